@@ -1,0 +1,1 @@
+"""What outboxd says about itself: events, metrics, traces and logs."""
