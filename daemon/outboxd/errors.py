@@ -37,6 +37,7 @@
     │   └── MoveRefused                a move between statuses that the life cycle forbids
     ├── PipelineUnknown                no pipeline with that name
     ├── PipelineStopped                a rule or a policy said `stop`
+    ├── DevServerFailed                a local Kafka or Postgres for development
     └── StateConflict                  a state machine was asked for an edge it does not have
 
 Foreign errors are translated where they enter (`outboxd.kafka`, `outboxd.postgres`), most specific first, with
@@ -45,7 +46,9 @@ Foreign errors are translated where they enter (`outboxd.kafka`, `outboxd.postgr
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal
+from uuid import UUID
 
 __all__ = [
     "ActionTimeout",
@@ -58,6 +61,7 @@ __all__ = [
     "DatabaseDenied",
     "DatabaseError",
     "DatabaseUnreachable",
+    "DevServerFailed",
     "FetchUndecodable",
     "HandlerTimeout",
     "LeaseLost",
@@ -312,10 +316,27 @@ class SinkUnavailable(LetterError):
 
 
 class ChainExhausted(LetterError):
-    """No sink of the chain took the letter: the partition waits (invariant 8)."""
+    """No sink of the chain took the letter: the partition waits (invariant 8).
+
+    ``reason`` is `letter_refused` when each sink answered and refused this letter for what it is, else
+    `chain_exhausted`. ``stored`` names, by letter id, the sink that did take others of the same call: only the rest
+    needs to be written again.
+    """
 
     code = "chain_exhausted"
     retriable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Literal["chain_exhausted", "letter_refused"] = "chain_exhausted",
+        stored: Mapping[UUID, str] | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(message, suggestion=suggestion)
+        self.reason: Final = reason
+        self.stored: Final[Mapping[UUID, str]] = dict(stored or {})
 
 
 class LetterUnknown(LetterError):
@@ -340,6 +361,12 @@ class PipelineStopped(OutboxdError):
     """A rule or a policy said `stop`: the pipeline fails with this reason and waits for a person."""
 
     code = "pipeline_stopped"
+
+
+class DevServerFailed(OutboxdError):
+    """A local Kafka or Postgres cannot be brought here, does not start, or does not answer."""
+
+    code = "dev_server_failed"
 
 
 class StateConflict(OutboxdError):
