@@ -1,0 +1,1 @@
+"""Adapters to Apache Kafka; the only importer of aiokafka."""
