@@ -167,7 +167,9 @@ class OutboxRow:
     """A pending row of an outbox table.
 
     ``row_id`` is the identity column: row order within a key is its order. ``timestamp`` in milliseconds, None means
-    now. ``sent`` is set when the row was published and only its actions are left.
+    now; one outside Kafka's range is given as it is, to be refused. ``sent`` is set when the row was published and only
+    its actions are left. ``defect`` says why the row cannot be published as it stands (its headers are not readable):
+    a record error; the timestamp of such a row is impossible too.
     """
 
     row_id: int
@@ -178,6 +180,7 @@ class OutboxRow:
     headers: Headers = NO_HEADERS
     timestamp: int | None = None
     sent: SentPosition | None = None
+    defect: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Adapters to Postgres; the only importer of asyncpg."""
