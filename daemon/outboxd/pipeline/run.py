@@ -14,7 +14,7 @@ class Stall:
     """Why a pipeline wants to make progress and cannot.
 
     ``reason`` is a code: `broker_unreachable`, `database_unreachable`, `chain_exhausted`, `letter_refused`,
-    `handler_stuck`, `keys_blocked`, `topic_failed`, `dependency_out` (the breaker is open), `schema_behind`.
+    `handler_stuck`, `partition_parked`, `keys_blocked`, `topic_failed`, `dependency_out` (the breaker is open), `schema_behind`.
     """
 
     reason: str

@@ -1,0 +1,1 @@
+"""A consumer pipeline: topic to handler, with lanes per key, contiguous commits, retries and dead letters."""

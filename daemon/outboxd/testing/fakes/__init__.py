@@ -1,0 +1,1 @@
+"""In-memory doubles of the ports, for unit tests and simulations."""
