@@ -26,6 +26,7 @@ from outboxd.api.settings import (
     parse_size,
 )
 from outboxd.api.targets import TargetName, load_target
+from outboxd.ports import Files
 from outboxd.records import (
     NO_HEADERS,
     Failure,
@@ -54,6 +55,7 @@ __all__ = [
     "Connections",
     "Duration",
     "Failure",
+    "Files",
     "Handler",
     "HandlerContext",
     "Headers",

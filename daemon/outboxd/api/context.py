@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -43,6 +44,8 @@ class PluginContext:
 
     ``name`` is the name under which the YAML uses it (a sink's name is unique within its chain), ``instance`` this
     replica's stable name (`daemon.instance_id`, else `daemon.name`), ``is_stopping()`` turns true when the daemon drains.
+    ``group`` is a consumer's group; ``topics`` are those that the pipeline consumes, or a relay's where they are listed:
+    a sink needs both to find again what an earlier start has written.
     """
 
     name: str
@@ -55,6 +58,8 @@ class PluginContext:
     executor: Executor
     files: Files
     is_stopping: Callable[[], bool]
+    group: str | None = None
+    topics: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

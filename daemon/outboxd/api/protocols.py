@@ -20,6 +20,7 @@ __all__ = [
     "Codec",
     "ConfigScheme",
     "Handler",
+    "NoSettings",
     "Plugin",
     "ReadableSink",
     "Sink",
@@ -44,10 +45,14 @@ class Plugin(Protocol):
         ...
 
 
+class NoSettings(PluginSettings):
+    """No options."""
+
+
 class StatelessPlugin:
     """Base for plugins with nothing to open and nothing to close."""
 
-    Settings: ClassVar[type[PluginSettings]] = PluginSettings
+    Settings: ClassVar[type[PluginSettings]] = NoSettings
 
     def __init__(self, settings: PluginSettings, context: PluginContext) -> None:
         self._settings = settings

@@ -8,15 +8,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SecretStr,
+    WithJsonSchema,
+    model_validator,
+)
 
 __all__ = [
     "ConnectionRef",
     "Duration",
     "KafkaConnectionName",
     "PluginSettings",
+    "PositiveDuration",
     "PostgresConnectionName",
     "SecretStr",
     "Size",
@@ -40,10 +50,13 @@ def parse_duration(value: object) -> timedelta:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f'a duration needs a unit: write "{value}s" for seconds or "{value}ms" for milliseconds')  # noqa: TRY004  # pydantic reports ValueError
-    if not isinstance(value, str) or not re.match(_DURATION_PATTERN, value):
+    if not isinstance(value, str) or not re.fullmatch(_DURATION_PATTERN[1:-1], value):
         raise ValueError('a duration is a number with a unit, such as "200ms", "5s", "2m", "1h" or "7d"')
     number, unit = re.split(r"(?=[a-z])", value, maxsplit=1)
-    return timedelta(seconds=float(number) * _DURATION_UNITS[unit])
+    try:
+        return timedelta(seconds=float(number) * _DURATION_UNITS[unit])
+    except OverflowError:
+        raise ValueError("a duration has an end: write a shorter one") from None
 
 
 def format_duration(value: timedelta) -> str:
@@ -62,7 +75,7 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f'a size needs a unit: write "{value}B" for bytes, or use KiB, MiB, GiB')  # noqa: TRY004  # pydantic reports ValueError
-    if not isinstance(value, str) or not re.match(_SIZE_PATTERN, value):
+    if not isinstance(value, str) or not re.fullmatch(_SIZE_PATTERN[1:-1], value):
         raise ValueError('a size is a whole number with a unit, such as "512B", "64KiB", "1MiB" or "1GiB"')
     number, unit = re.split(r"(?=[A-Za-z])", value, maxsplit=1)
     return int(number) * _SIZE_UNITS[unit]
@@ -75,6 +88,16 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["200ms", "5s", "2m"]}),
 ]
 """A duration with its unit in the value."""
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("a duration of nothing has no effect here: write one above zero")
+    return value
+
+
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+"""A duration above zero."""
 
 Size = Annotated[
     int,
@@ -113,3 +136,11 @@ class PluginSettings(BaseModel):
         arbitrary_types_allowed=False,
         validate_default=False,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_free_keys(cls, data: Any) -> Any:
+        """Keys starting with `x-` are free at every level, for anchors and notes."""
+        if not isinstance(data, dict) or not any(isinstance(key, str) and key.startswith("x-") for key in data):
+            return data
+        return {key: value for key, value in data.items() if key in cls.model_fields or not str(key).startswith("x-")}

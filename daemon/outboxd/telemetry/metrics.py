@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from outboxd.telemetry.consumer import ConsumerInstruments
 from outboxd.telemetry.letters import LetterInstruments
 from outboxd.telemetry.pipelines import PipelineInstruments
+from outboxd.telemetry.plugins import PluginInstruments
 from outboxd.telemetry.relay import RelayInstruments
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ __all__ = ["Instruments"]
 class Instruments:
     """The instruments of one process."""
 
-    __slots__ = ("consumer", "letters", "pipelines", "relay")
+    __slots__ = ("consumer", "letters", "pipelines", "plugins", "relay")
 
     def __init__(self, meter: Meter) -> None:
         self.relay = RelayInstruments(meter)
         self.consumer = ConsumerInstruments(meter)
         self.letters = LetterInstruments(meter)
         self.pipelines = PipelineInstruments(meter)
+        self.plugins = PluginInstruments(meter)

@@ -10,7 +10,9 @@ from outboxd.errors import OutboxdError
 
 
 def _all(root: type[OutboxdError]) -> Iterator[type[OutboxdError]]:
-    yield root
+    """The tree of this module; layers above have errors of their own that only they raise and catch."""
+    if root.__module__ == errors.__name__:
+        yield root
     for child in root.__subclasses__():
         yield from _all(child)
 

@@ -1,0 +1,1 @@
+"""The commands, one module each; `outboxd.cli.app` says what such a module has."""

@@ -1,0 +1,39 @@
+"""`outboxd config show`: the merged configuration, placeholders kept, secrets hidden."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from ruamel.yaml import YAML
+
+from outboxd.cli.config_paths import load_configuration, wanted_paths
+from outboxd.cli.output import ConfigPaths, JsonFlag, MorePaths, finish
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `config`."""
+    group = typer.Typer(help="What is configured.", rich_markup_mode=None)
+    group.command("show")(show_configuration)
+    app.add_typer(group, name="config")
+
+
+def show_configuration(config: ConfigPaths = None, paths: MorePaths = None, as_json: JsonFlag = False) -> None:
+    """Print the merged configuration as YAML: placeholders stay, secrets are hidden."""
+
+    def body() -> Mapping[str, Any]:
+        return load_configuration(wanted_paths(config, paths)).document
+
+    finish("config show", body, as_json=as_json, show=_print_yaml)
+
+
+def _print_yaml(document: Mapping[str, Any]) -> None:
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # the order of the files
+    writer.width = 120
+    writer.dump(dict(document), sys.stdout)
