@@ -27,7 +27,8 @@ lint: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports
 
 docs: setup  ## the generated pages, and the documentation as a site in site/
-	$(BIN)/outboxd schema > configs/schema.json.new && mv configs/schema.json.new configs/schema.json
+	$(BIN)/outboxd schema --output configs/schema.json
+	$(BIN)/outboxd schema --page --output docs/configuration.md
 	$(BIN)/pip install --quiet --require-hashes -r requirements/docs.txt
 	$(BIN)/mkdocs build --quiet
 

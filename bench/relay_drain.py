@@ -77,11 +77,11 @@ async def drain(stack: DevStack, broker: KafkaBroker, folder: Path, rows: int, r
     config = folder / f"{database}.yaml"
     config.write_text(CONFIG.format(dsn=dsn, kafka=stack.bootstrap_servers), "utf-8")
     command = [str(Path(sys.executable).with_name("outboxd"))]
-    subprocess.run([*command, "migrate", "-c", str(config)], check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221
+    subprocess.run([*command, "migrate", "-c", str(config)], check=True, stdout=subprocess.DEVNULL)
     await stack.postgres.execute(FILL.format(topic=topic, keys=KEYS, size=BYTES, rows=rows), database=database)
     await stack.postgres.execute("vacuum analyze outboxd.outbox", database=database)
-    log = (folder / f"{database}.log").open("wb")  # noqa: ASYNC230
-    daemon = subprocess.Popen([*command, "run", "-c", str(config)], stdout=log, stderr=log)  # noqa: ASYNC220
+    log = (folder / f"{database}.log").open("wb")
+    daemon = subprocess.Popen([*command, "run", "-c", str(config)], stdout=log, stderr=log)
     admin = broker.admin()
     try:
         began = began_cpu = 0.0
@@ -104,7 +104,13 @@ async def drain(stack: DevStack, broker: KafkaBroker, folder: Path, rows: int, r
         daemon.terminate()
         daemon.wait(timeout=60)
     sent = rows - began_count
-    return {"rows/s": sent / seconds, "cpu us/row": 1e6 * cpu / sent, "peak MiB": peak, "left": left, "extra": count - rows}
+    return {
+        "rows/s": sent / seconds,
+        "cpu us/row": 1e6 * cpu / sent,
+        "peak MiB": peak,
+        "left": left,
+        "extra": count - rows,
+    }
 
 
 async def raw(stack: DevStack, broker: KafkaBroker, rows: int, run: int) -> float:

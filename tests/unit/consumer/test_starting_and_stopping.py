@@ -329,3 +329,29 @@ async def test_health_tells_what_is_in_hand_and_how_far_it_is() -> None:
     }
     hold.set()
     await rig.stop()
+
+
+class _LateHandler(ScriptedHandler):
+    """Knows what to call only once it is open, as one that imports its function then."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.handle = self._late  # type: ignore[method-assign,assignment]
+
+    async def _late(self, record: Record, context: object) -> None:
+        self.done.append(record)
+
+    def handle(self, record: Record, context: object) -> None:  # type: ignore[override]
+        raise AssertionError("not open")
+
+
+@virtual_time
+async def test_a_handler_is_what_its_open_made_of_it() -> None:
+    cluster = FakeCluster({"orders": 1})
+    cluster.produce("orders", b"k", b"v")
+    rig = Rig(cluster, handler=_LateHandler())
+    await rig.start()
+    await eventually(lambda: cluster.offset_of("shop", TP) == 1)
+    assert [record.key for record in rig.handler.done] == [b"k"]
+    assert rig.chain.letters == []
+    await rig.stop()

@@ -122,19 +122,24 @@ def judge(
 class HandlerCall:
     """Decodes a record and calls the handler with it: inline when it is a coroutine function, else in the executor."""
 
-    __slots__ = ("_call", "_codec", "_context", "_executor", "_handle", "_tracing", "is_plain")
+    __slots__ = ("_call", "_codec", "_context", "_executor", "_handler", "_tracing", "is_plain")
 
     def __init__(
         self, *, handler: Handler, codec: Codec, context: HandlerContext, executor: Executor, tracing: Tracing
     ) -> None:
-        self._handle = handler.handle
+        self._handler = handler
         self._codec = codec
         self._context = context
         self._executor = executor
         self._tracing = tracing
-        self.is_plain = not inspect.iscoroutinefunction(handler.handle)
+        self.opened()
+
+    def opened(self) -> None:
+        """Look at the handler again: its `open` may have put another function in place."""
+        handle = self._handler.handle
+        self.is_plain = not inspect.iscoroutinefunction(handle)
         """A plain function cannot be cancelled: its lane stays occupied until it returns."""
-        self._call: _Coroutine = self._call_plain if self.is_plain else cast("_Coroutine", handler.handle)
+        self._call: _Coroutine = self._call_plain if self.is_plain else cast("_Coroutine", handle)
 
     def decode(self, raw: RawRecord, attempt: int) -> Record:
         """The record as the handler gets it. Whatever this raises is a failure at stage `decode`."""
@@ -165,7 +170,7 @@ class HandlerCall:
             return await self._call(record, self._context)
 
     async def _call_plain(self, record: Record, context: HandlerContext) -> object:
-        result = await self._executor.run(self._handle, record, context)
+        result = await self._executor.run(self._handler.handle, record, context)
         return await result if isinstance(result, Awaitable) else result
 
 

@@ -109,16 +109,17 @@ class ConsumerRun(PipelineRun):
             is_stopping=lambda: self._is_stopping,
             deadline=settings.handler.timeout,
         )
+        self._call = HandlerCall(
+            handler=handler,
+            codec=codec,
+            context=context,
+            executor=executor,
+            tracing=Tracing(tracer=tracer, group=self._group),
+        )
         self._processing = Processing(
             pipeline=name,
             settings=settings,
-            call=HandlerCall(
-                handler=handler,
-                codec=codec,
-                context=context,
-                executor=executor,
-                tracing=Tracing(tracer=tracer, group=self._group),
-            ),
+            call=self._call,
             classification=classification,
             chain=chain,
             make_letter=self._make_letter,
@@ -143,6 +144,7 @@ class ConsumerRun(PipelineRun):
                 if isinstance(plugin, Opens):
                     opened.append(plugin)
                     await plugin.open()
+            self._call.opened()
             await self._work(self._admin)
         except asyncio.CancelledError:
             if self._membership is not None:

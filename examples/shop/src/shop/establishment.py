@@ -22,7 +22,10 @@ async def accept_order(record: Record) -> None:
     await _meet_trouble(order_id)
     async with ESTABLISHMENT.transaction() as connection:
         is_new = await connection.fetchval(
-            "insert into ticket values ($1, $2, $3) on conflict do nothing returning true", order_id, item, Status.ACCEPTED
+            "insert into ticket values ($1, $2, $3) on conflict do nothing returning true",
+            order_id,
+            item,
+            Status.ACCEPTED,
         )
         if is_new:
             await enqueue(

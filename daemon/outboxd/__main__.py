@@ -1,0 +1,5 @@
+"""`python -m outboxd` is `outboxd`."""
+
+from outboxd.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""What keeps pipelines running: supervisor, target states, signals, health, and the composition root `App`."""

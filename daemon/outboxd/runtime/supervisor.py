@@ -1,0 +1,175 @@
+"""All pipelines of this replica: their actors, the target states that they follow, and whether all of that lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from outboxd.errors import OutboxdError, PipelineUnknown
+from outboxd.lifecycle import PipelineState, TargetState
+from outboxd.ports import Clock, Target, TargetStore
+from outboxd.runtime.actor import PipelineActor
+from outboxd.runtime.status import UNSETTLED, PipelineStatus
+from outboxd.telemetry.audit import RestartRequested, TargetChanged
+from outboxd.telemetry.emitter import Telemetry
+from outboxd.telemetry.pipelines import TargetsUnread
+
+__all__ = ["Supervisor"]
+
+_POLL: Final = 2.0
+_LOAD_DEADLINE: Final = 10.0
+_SILENT_AFTER: Final = 30.0
+
+
+class Supervisor:
+    """Owns the actors and one task that follows the target states.
+
+    With ``is_shared`` the store is read every 2 s, so that a change made through one replica reaches all of them.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[PipelineActor],
+        *,
+        targets: TargetStore,
+        is_shared: bool,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self.is_shared = is_shared
+        self._actors = {actor.name: actor for actor in actors}
+        self._targets = targets
+        self._clock = clock
+        self._telemetry = telemetry
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        # A change is stored and carried out under this lock: a load that was read before it must not undo it.
+        self._changing = asyncio.Lock()
+        self._beat = clock.monotonic()
+        self._is_closing = False
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start every actor; each waits until its target state is known."""
+        for name, actor in self._actors.items():
+            self._tasks[name] = asyncio.create_task(actor.run(), name=f"actor {name}")
+        self._follower = asyncio.create_task(self._follow(), name="supervisor")
+
+    async def close(self, within: float) -> bool:
+        """Drain every pipeline, all at once; cancel what is left after ``within`` seconds. True when all ended cleanly."""
+        self._is_closing = True
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait({self._follower})
+        for actor in self._actors.values():
+            actor.close()
+        tasks = set(self._tasks.values())
+        late: set[asyncio.Task[None]] = set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=within)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=within)
+        is_clean = not late and not any(actor.is_unclean for actor in self._actors.values())
+        return is_clean and all(task.done() and not task.cancelled() and not task.exception() for task in tasks)
+
+    async def _follow(self) -> None:
+        """Read the target states until they are known, then only while other replicas may change them."""
+        is_known = False
+        while True:
+            self._beat = self._clock.monotonic()
+            if self.is_shared or not is_known:
+                is_known = await self._load() or is_known
+            await self._clock.sleep(_POLL)
+
+    async def _load(self) -> bool:
+        try:
+            async with self._changing, asyncio.timeout(_LOAD_DEADLINE):
+                stored = await self._targets.load()
+                for name, actor in self._actors.items():
+                    self._follow_one(actor, stored.get(name))
+        except (OutboxdError, TimeoutError, OSError) as error:
+            self._telemetry.emit(TargetsUnread(error=error))
+            for actor in self._actors.values():
+                actor.target_unread(f"the target states cannot be read: {str(error) or 'no answer in time'}")
+            return False
+        return True
+
+    def _follow_one(self, actor: PipelineActor, stored: Target | None) -> None:
+        if stored is None and actor.target is not None:
+            return
+        target = stored or Target(state=TargetState.STARTED, actor="default", at=self._clock.now())
+        if actor.target is None or actor.target != target:
+            if actor.target is not None:
+                self._audit(actor, target)
+            actor.set_target(target)
+
+    # -- what is asked of it -----------------------------------------------------------------------------------------
+
+    async def set_target(self, pipeline: str, state: TargetState, *, actor: str, reason: str | None = None) -> None:
+        """Store what is wanted, then carry it out. Raises PipelineUnknown, DatabaseUnreachable, ConfigurationError."""
+        changed = self._actor(pipeline)
+        target = Target(state=state, actor=actor, at=self._clock.now(), reason=reason)
+        async with self._changing:
+            async with asyncio.timeout(_LOAD_DEADLINE):
+                await self._targets.save(pipeline, target)
+            self._audit(changed, target)
+            changed.set_target(target)
+
+    def restart(self, pipeline: str, *, actor: str) -> None:
+        """Drain and start anew, in this replica. Raises PipelineUnknown, StateConflict."""
+        restarted = self._actor(pipeline)
+        restarted.restart()
+        self._telemetry.emit(RestartRequested(pipeline=pipeline, state=restarted.state, actor=actor))
+
+    def status(self, pipeline: str) -> PipelineStatus:
+        """Raises PipelineUnknown."""
+        return self._actor(pipeline).status()
+
+    def statuses(self) -> Sequence[PipelineStatus]:
+        """Every pipeline's status, by name."""
+        return [actor.status() for _, actor in sorted(self._actors.items())]
+
+    def targets(self) -> Mapping[str, Target]:
+        """What is wanted of each pipeline, as far as it is known."""
+        return {name: actor.target for name, actor in self._actors.items() if actor.target is not None}
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the supervisor does its work: every actor's task and its own run, and it was heard of lately."""
+        if self._is_closing:
+            return True
+        tasks = [*self._tasks.values(), *([] if self._follower is None else [self._follower])]
+        has_tasks = self._follower is not None and not any(task.done() for task in tasks)
+        return has_tasks and self._clock.monotonic() - self._beat < _SILENT_AFTER
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether each pipeline has got as far as it can be said how it is."""
+        return all(actor.state not in UNSETTLED for actor in self._actors.values())
+
+    @property
+    def degraded(self) -> Sequence[PipelineStatus]:
+        """Pipelines that are wanted and do not make progress."""
+        bad = {PipelineState.STALLED, PipelineState.FAILED, PipelineState.RESTARTING}
+        return [status for status in self.statuses() if status.state in bad]
+
+    def _actor(self, pipeline: str) -> PipelineActor:
+        try:
+            return self._actors[pipeline]
+        except KeyError:
+            known = ", ".join(sorted(self._actors)) or "none"
+            raise PipelineUnknown(
+                f"there is no pipeline {pipeline!r}", suggestion=f"pipelines of this daemon: {known}"
+            ) from None
+
+    def _audit(self, actor: PipelineActor, target: Target) -> None:
+        before = None if actor.target is None else actor.target.state
+        self._telemetry.emit(
+            TargetChanged(
+                pipeline=actor.name, before=before, after=target.state, actor=target.actor, reason=target.reason
+            )
+        )
