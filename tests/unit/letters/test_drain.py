@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outboxd.errors import DatabaseUnreachable, SinkUnavailable, StatementFailed
 from outboxd.pipeline.letters.chain import Chain, ChainLink
 from outboxd.pipeline.letters.drain import DrainJob, DrainPace, drain_jobs
-from outboxd.records import LetterStatus
+from outboxd.records import Letter, LetterStatus
 from outboxd.telemetry import letters as events
 from outboxd.testing.fakes.clock import FakeClock, SeededRandom, VirtualTimeLoop, virtual_time
 from outboxd.testing.fakes.faults import Delayed, Fault, Hung, Lost, Raised
@@ -115,6 +115,21 @@ async def test_a_topic_of_foreign_letters_only_does_not_hold_up_what_is_behind()
     scene.topic.letters += [a_letter(offset, pipeline="other") for offset in range(20)] + [a_letter(20)]
     await settled(scene.job())
     assert scene.drained() == [20]
+
+
+@virtual_time
+async def test_a_position_that_moves_past_records_that_are_no_letters_is_noted() -> None:
+    scene = Scene()
+
+    class Topic(FakeReadableSink):
+        async def read(self, position: str | None, limit: int) -> tuple[Sequence[Letter], str]:
+            # Ten foreign records, then a letter.
+            return ([a_letter(1)], "11") if position == "10" else ([], "10" if position is None else position)
+
+    scene.topic = Topic()
+    await settled(scene.job())
+    assert scene.drained() == [1]
+    assert scene.leases.notes("drain:orders:topic") == {"position": "11"}
 
 
 @virtual_time

@@ -24,14 +24,15 @@ class Scene:
     def values(self) -> dict[tuple[str, ...], float]:
         data = self.reader.get_metrics_data()
         assert data is not None
-        return {
-            (metric.name, *(f"{key}={value!s}" for key, value in sorted((point.attributes or {}).items()))): point.value
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            for point in metric.data.data_points
-            if isinstance(point, NumberDataPoint)
-        }
+        values: dict[tuple[str, ...], float] = {}
+        for metric in (
+            metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+        ):
+            for point in metric.data.data_points:
+                if metric.name.startswith("outboxd_") and isinstance(point, NumberDataPoint):
+                    labels = (f"{key}={value!s}" for key, value in sorted((point.attributes or {}).items()))
+                    values[metric.name, *labels] = point.value
+        return values
 
     def close(self) -> None:
         self.provider.shutdown()

@@ -27,12 +27,14 @@ class Scene:
         self.telemetry = Recorder()
         self.partitions: Collection[TopicPartition] = {MINE}
         self.runs: list[int] = []
+        self.ran_at: list[float] = []
         self.outcome: Callable[[ReplayItem], BaseException | None] = lambda _: None
         self.takes = 0.5
         self.at_once = self.most_at_once = 0
 
     async def replay(self, item: ReplayItem) -> None:
         self.runs.append(item.letter.offset)
+        self.ran_at.append(self.clock.monotonic())
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -126,6 +128,7 @@ async def test_a_run_that_does_not_count_gives_the_claim_back_and_is_not_tried_h
     assert scene.statuses(0) == [S.RESOLVED]
     assert len(scene.runs) == 4
     assert len(scene.telemetry.of(events.ReplayReturned)) == 3
+    assert scene.ran_at[-1] - scene.ran_at[0] >= 15.0
 
 
 @virtual_time
