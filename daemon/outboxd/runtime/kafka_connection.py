@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from outboxd.errors import TopicUnknown
+from outboxd.errors import OffsetOutOfRange, TopicUnknown
 from outboxd.ports import Admin, BrokerFactory, Sender
 from outboxd.records import Headers, Position, RawRecord, TopicPartition
 
@@ -32,14 +32,25 @@ class SharedKafkaConnection:
         return await self._sender.send(topic, key=key, value=value, headers=headers, timestamp=timestamp)
 
     async def read(self, topic: str, offsets: Mapping[int, int], limit: int) -> Sequence[RawRecord]:
-        """Up to ``limit`` records of the topic, to its end of now, partition by partition. Raises BrokerError."""
+        """Up to ``limit`` records of the topic, to its end of now; each partition has an equal share of the limit.
+
+        Raises OffsetOutOfRange for an offset beyond the log's end (the topic was made anew), else BrokerError.
+        """
         admin = self._asking()
         ends = await admin.end_offsets(topic)
+        starts = {partition: offsets.get(partition.partition, 0) for partition in ends}
+        beyond = [partition for partition, end in ends.items() if starts[partition] > end]
+        if beyond:
+            raise OffsetOutOfRange(
+                f"{beyond[0]} ends at {ends[beyond[0]]}, before offset {starts[beyond[0]]}",
+                suggestion="The topic was made anew: read it from its start.",
+            )
+        waiting = sorted(partition for partition, end in ends.items() if starts[partition] < end)
         records: list[RawRecord] = []
-        for partition, end in sorted(ends.items()):
-            start = offsets.get(partition.partition, 0)
-            if start < end and len(records) < limit:
-                records += await self._read_to(admin, partition, start, end, limit - len(records))
+        for number, partition in enumerate(waiting):
+            share = -(-(limit - len(records)) // (len(waiting) - number))
+            if share > 0:
+                records += await self._read_to(admin, partition, starts[partition], ends[partition], share)
         return records
 
     async def max_message_bytes(self, topic: str) -> int | None:
