@@ -136,8 +136,14 @@ async def _story(shop: Shop, client: httpx.AsyncClient) -> None:
 
     await _until(marked)
     assert await shop.connection.fetchval("select count(*) from orders where sent_at is null") == 0
+
+    async def running() -> bool:
+        return {
+            (await client.get(f"/v1/pipelines/{name}/status")).json()["state"] for name in ("outbox", "orders")
+        } == {"RUNNING"}
+
+    await _until(running)  # the supervisor looks once a second
     states = {each["name"]: each for each in (await client.get("/v1/pipelines")).json()["items"]}
-    assert (states["outbox"]["state"], states["orders"]["state"]) == ("RUNNING", "RUNNING")
     assert (states["broken"]["state"], states["broken"]["reason"]) == ("FAILED", "plugin_broken")
     (letter,) = (await client.get("/v1/letters", params={"pipeline": "orders"})).json()["items"]
     assert (letter["status"], letter["attempts"], letter["key_text"]) == ("NEW", 1, "1")

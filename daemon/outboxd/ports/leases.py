@@ -54,7 +54,11 @@ class LeaseStore(Protocol):
         ...
 
     async def renew(self, token: LeaseToken, ttl: timedelta, notes: Notes | None = None) -> None:
-        """Keep the lease for ``ttl`` from now and, unless None, replace its notes. Raises LeaseLost."""
+        """Keep the lease for ``ttl`` from now and lay ``notes`` over the stored ones. Raises LeaseLost.
+
+        Notes that are not named stay: a renewal that its owner gave up on may be carried out late, and must not take
+        away what a newer one has noted. `release` replaces them all.
+        """
         ...
 
     async def verify(self, token: LeaseToken) -> None:

@@ -108,3 +108,17 @@ async def test_owned_names_live_leases_of_a_prefix(leases: PostgresLeaseStore, d
     owner, left = owned["relay:1_:0"]
     assert owner == "a"
     assert 0 < left <= 30
+
+
+async def test_a_renewal_that_is_carried_out_late_takes_no_newer_note_away(leases: PostgresLeaseStore) -> None:
+    lease = await leases.acquire("relay:x:0", "a", TTL)
+    assert lease is not None
+    await leases.renew(lease.token, TTL, {"t-0": 5, "t-1": 7})
+    await leases.renew(lease.token, TTL, {"t-0": 4})  # asked before the other one, carried out after it
+    again = await leases.acquire("relay:x:0", "a", TTL)
+    assert again is not None
+    assert again.notes == {"t-0": 4, "t-1": 7}
+    await leases.release(again.token, {"t-0": 9})
+    successor = await leases.acquire("relay:x:0", "b", TTL)
+    assert successor is not None
+    assert successor.notes == {"t-0": 9}

@@ -13,6 +13,8 @@ from outboxd.records import Headers, OutboxRow
 
 __all__ = ["BATCH_OVERHEAD", "InvalidRow", "TopicNotListed", "is_listed", "record_maker", "record_size", "row_fault"]
 
+_LAST_TIMESTAMP: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; `infinity` comes as a number beyond it."""
 BATCH_OVERHEAD: Final = 61
 """Bytes of a record batch without its records."""
 _RECORD_OVERHEAD: Final = 21
@@ -52,7 +54,7 @@ def row_fault(
     A row that is too large as it stands may still fit when it is compressed: then only the broker can tell.
     """
     if row.defect is not None:
-        return InvalidRow(row.defect, suggestion="correct the row, with `outboxd outbox edit` or in its table")
+        return InvalidRow(row.defect, suggestion="correct the row in its table, or delete it")
     if row.value is None and row.key is None:
         return InvalidRow(
             "a row without payload is a tombstone, and a tombstone needs a key",
@@ -71,6 +73,8 @@ def _timestamp_fault(timestamp: int, topic: TopicInfo, now: int) -> RecordReject
     remedy = "correct the row's timestamp, or the topic's message.timestamp limits"
     if timestamp < 0:
         return RecordRejected(f"the timestamp {timestamp} lies before 1970", suggestion=remedy)
+    if timestamp > _LAST_TIMESTAMP:
+        return RecordRejected("the timestamp lies behind the year 9999", suggestion=remedy)
     if topic.timestamp_before_max is not None and now - timestamp > topic.timestamp_before_max:
         return RecordRejected(f"the timestamp {timestamp} is older than {topic.name} allows", suggestion=remedy)
     if topic.timestamp_after_max is not None and timestamp - now > topic.timestamp_after_max:

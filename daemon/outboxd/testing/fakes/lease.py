@@ -90,7 +90,7 @@ class FakeLeases:
             row = self._held(token)
             row.until = self._clock.monotonic() + ttl.total_seconds()
             if notes is not None:
-                row.notes = dict(notes)
+                row.notes |= notes
 
         await self.faults.around("renew", effect)
 
