@@ -246,3 +246,10 @@ async def test_an_interrupted_preparation_is_done_again(stack_folder: Path) -> N
     async with DevStack(stack_folder) as stack:
         assert await stack.postgres.execute("SELECT 1") == "1"
     assert not (stack_folder / "postgres" / "initdb-half").exists()
+
+
+async def test_a_topic_that_exists_is_left_alone_when_that_is_fine(own_stack: DevStack) -> None:
+    await own_stack.create_topic("t", partitions=2)
+    with pytest.raises(DevServerFailed, match="exists"):
+        await own_stack.create_topic("t")
+    await own_stack.create_topic("t", partitions=5, exist_ok=True)

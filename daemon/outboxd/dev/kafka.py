@@ -31,6 +31,7 @@ _JVM = (
     "--sun-misc-unsafe-memory-access=allow",  # Kafka uses it; a warning about it at every start helps nobody
 )
 _TOPIC_DEADLINE = 15  # seconds
+_TOPIC_ALREADY_EXISTS = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +98,25 @@ class KafkaServer(Server):
         """``127.0.0.1:PORT``."""
         return f"127.0.0.1:{self.port}"
 
-    async def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
         """Make a topic; every client can use it when this returns.
 
         ``settings`` are the topic's own (`max.message.bytes` and the like). Raises DevServerFailed with the broker's
-        words, for instance when the topic exists.
+        words, for instance when the topic exists; with ``exist_ok`` one that exists is left as it is.
         """
         try:
             async with asyncio.timeout(_TOPIC_DEADLINE):
                 await self._wire.make_topic(name, partitions=partitions, settings=settings or {})
         except (RequestFailed, OSError, TimeoutError, EOFError) as error:
+            if exist_ok and isinstance(error, RequestFailed) and error.code == _TOPIC_ALREADY_EXISTS:
+                return
             raise DevServerFailed(f"topic {name!r} cannot be made: {str(error) or 'no answer in time'}") from error
 
     # -- what a Server is made of --------------------------------------------------------------------------------------

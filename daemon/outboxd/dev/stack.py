@@ -118,9 +118,16 @@ class DevStack:
         """Create a database and return its DSN. Raises DevServerFailed when it exists."""
         return await self.postgres.create_database(name)
 
-    async def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
-        """Create a topic that every client can use at once. Raises DevServerFailed when it exists."""
-        await self.kafka.create_topic(name, partitions=partitions, settings=settings)
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a topic that every client can use at once. Raises DevServerFailed when it exists, unless ``exist_ok``."""
+        await self.kafka.create_topic(name, partitions=partitions, settings=settings, exist_ok=exist_ok)
 
     @property
     def _servers(self) -> list[Server]:

@@ -30,17 +30,34 @@ def _dev(
     folder: Annotated[Path, typer.Option("--folder", "-d", help="Where the servers keep their data.")] = Path(
         ".outboxd-dev"
     ),
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="NAME[:PARTITIONS]", help="Make this topic where it is missing."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start Kafka and Postgres, print their addresses, and stop them with Ctrl-C. Data stays in the folder."""
 
     def body() -> Mapping[str, Any]:
-        return asyncio.run(_serve(folder, as_json=as_json))
+        wanted = dict(_topic(text) for text in topics or ())
+        return asyncio.run(_serve(folder, wanted, as_json=as_json))
 
     finish("dev", body, as_json=as_json)
 
 
-async def _serve(folder: Path, *, as_json: bool) -> Mapping[str, Any]:
+def _topic(text: str) -> tuple[str, int]:
+    name, _, partitions = text.partition(":")
+    if not name or not (partitions or "1").isdecimal() or int(partitions or "1") < 1:
+        raise CommandFailed(
+            f"--topic {text}: this is no topic",
+            exit_code=ExitCode.INPUT,
+            code="usage",
+            suggestion="write --topic orders.paid, or --topic orders.paid:6 for six partitions",
+        )
+    return name, int(partitions or "1")
+
+
+async def _serve(folder: Path, topics: Mapping[str, int], *, as_json: bool) -> Mapping[str, Any]:
     try:
         from outboxd.dev import DevServerFailed, DevStack
     except ImportError as error:
@@ -61,7 +78,7 @@ async def _serve(folder: Path, *, as_json: bool) -> Mapping[str, Any]:
     waiting = asyncio.create_task(ending.wait(), name="wait for the end")
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        return await _started(starting, waiting, as_json=as_json) if starting.done() else {}
+        return await _started(starting, waiting, topics, as_json=as_json) if starting.done() else {}
     except DevServerFailed as error:
         raise CommandFailed(
             error.message, exit_code=ExitCode.ENVIRONMENT, code=error.code, suggestion=error.suggestion
@@ -74,10 +91,16 @@ async def _serve(folder: Path, *, as_json: bool) -> Mapping[str, Any]:
 
 
 async def _started(
-    starting: asyncio.Task[DevStack], waiting: asyncio.Task[Literal[True]], *, as_json: bool
+    starting: asyncio.Task[DevStack],
+    waiting: asyncio.Task[Literal[True]],
+    topics: Mapping[str, int],
+    *,
+    as_json: bool,
 ) -> Mapping[str, str]:
-    """Print where the servers are, then wait for the end."""
+    """Make the topics, print where the servers are, then wait for the end."""
     stack = starting.result()
+    for name, partitions in topics.items():
+        await stack.create_topic(name, partitions=partitions, exist_ok=True)
     addresses = {"kafka": stack.bootstrap_servers, "postgres": stack.postgres_dsn()}
     _show(addresses, as_json=as_json)
     await waiting
