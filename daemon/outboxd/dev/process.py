@@ -75,6 +75,11 @@ class ServerProcess:
         return self._guard.poll() is None
 
     @property
+    def exit_status(self) -> int | None:
+        """What the server ended with (128 + signal when a signal ended it); None while it runs."""
+        return self._guard.poll()
+
+    @property
     def _name(self) -> str:
         return Path(self._spec.argv[0]).name
 

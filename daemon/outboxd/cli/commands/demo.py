@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, cast
 
@@ -40,7 +42,15 @@ def _demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Play the shop's story on a real Kafka and a real Postgres: about a minute, and nothing stays behind."""
-    finish("demo", lambda: _story().tell(folder), as_json=as_json)
+
+    def body() -> Mapping[str, Any]:
+        story = _story()
+        if not as_json:
+            return story.tell(folder)
+        with redirect_stdout(sys.stderr):  # standard output is the envelope's
+            return story.tell(folder)
+
+    finish("demo", body, as_json=as_json, show=lambda _: None)
 
 
 def _story() -> Story:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from outboxd.dev import DevStack
+from outboxd.dev.guard import GuardSpec
+from outboxd.dev.process import ServerProcess
 from outboxd.errors import OutboxdError
 from shop.database import ESTABLISHMENT, ORDERS
 
@@ -38,8 +42,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = DevStack(folder / "servers")
-        self._daemon: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self._daemon: ServerProcess | None = None
         self._url = ""
         self._environment: dict[str, str] = {}
 
@@ -54,6 +57,13 @@ class Stage:
         return self._folder / "pipelines"
 
     async def __aenter__(self) -> Self:
+        # What an earlier story left in the folder, also one that was killed, is no part of this one.
+        await self._stack.remove()
+        for name in ("state", "spool", "daemon.log"):
+            left = self._folder / name
+            if left.is_dir():
+                shutil.rmtree(left)
+            left.unlink(missing_ok=True)
         await self._stack.start()
         try:
             await self._prepare()
@@ -66,7 +76,8 @@ class Stage:
         try:
             await ORDERS.close()
             await ESTABLISHMENT.close()
-            self.kill_daemon()
+            if self._daemon is not None and self._daemon.is_running:
+                await self._daemon.kill()
         finally:
             await self._stack.stop()
 
@@ -94,10 +105,17 @@ class Stage:
     # -- the daemon --------------------------------------------------------------------------------------------------
 
     async def start_daemon(self) -> None:
-        """`outboxd run`, until every pipeline runs."""
-        self._log = (self._folder / "daemon.log").open("ab")
-        self._daemon = subprocess.Popen(
-            [*_outboxd(), "run", "-c", str(self.config)], stdout=self._log, stderr=subprocess.STDOUT
+        """`outboxd run`, until every pipeline runs. Ends with this process, however that ends."""
+        self._daemon = await ServerProcess.start(
+            GuardSpec(
+                argv=[*_outboxd(), "run", "-c", str(self.config)],
+                environment=dict(os.environ),
+                folder=str(self._folder),
+                log=str(self._folder / "daemon.log"),
+                pid_file=str(self._folder / "daemon.pid"),
+                stop_signal=signal.SIGTERM,
+                grace=_DRAIN_SECONDS,
+            )
         )
         await self.until("every pipeline runs", self._all_run)
 
@@ -108,19 +126,11 @@ class Stage:
             return False
         return bool(pipelines) and all(pipeline["state"] == "RUNNING" for pipeline in pipelines)
 
-    async def stop_daemon(self) -> int:
+    async def stop_daemon(self) -> int | None:
         """SIGTERM: the daemon finishes what it has in hand; its exit code."""
         assert self._daemon is not None
-        self._daemon.terminate()
-        return await asyncio.to_thread(self._daemon.wait, _DRAIN_SECONDS)
-
-    def kill_daemon(self) -> None:
-        """Leave no process behind."""
-        if self._daemon is not None and self._daemon.poll() is None:
-            self._daemon.kill()
-            self._daemon.wait()
-        if self._log is not None:
-            self._log.close()
+        await self._daemon.stop()
+        return self._daemon.exit_status
 
     async def outboxd(self, *arguments: str) -> Any:
         """The result of a command of `outboxd`, from its `--json`. Raises StoryBroken with its error."""
@@ -151,7 +161,7 @@ class Stage:
             seen = await look()
             if seen:
                 return seen
-            if self._daemon is not None and self._daemon.poll() is not None:
+            if self._daemon is not None and not self._daemon.is_running:
                 raise StoryBroken(f"the daemon ended while the story waited: {what}\n{self._log_tail()}")
             if loop.time() > deadline:
                 raise StoryBroken(f"waited {seconds:g} s in vain: {what}\n{self._log_tail()}")
