@@ -138,12 +138,13 @@ class IdempotentProducer:
                 return
             if sender is not None and sender.done():
                 raise ProducerWedged(f"the client's sender ended before {partition} acknowledged")
-            await self._still_there(producer, partition)
+            await self._still_there(producer, partition, seconds=min(_PATIENCE, max(0.0, until - time.monotonic())))
 
-    async def _still_there(self, producer: Any, partition: TopicPartition) -> None:
+    async def _still_there(self, producer: Any, partition: TopicPartition, *, seconds: float) -> None:
         """Take the batch back when its topic is gone: the client would ask for a leader thousands of times a second."""
         try:
-            await self.topics.look_up(partition.topic)
+            async with asyncio.timeout(seconds):  # a frozen broker answers nothing: the send's own deadline goes first
+                await self.topics.look_up(partition.topic)
         except TopicUnknown:
             never_sent = withdraw(producer, partition.topic, partition.partition)
             if never_sent:
