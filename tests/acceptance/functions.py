@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 from outboxd.api import Published, Record
 
-__all__ = ["NotWanted", "accept", "act_when_allowed", "refuse", "refuse_until_allowed"]
+__all__ = ["NotWanted", "accept", "act_when_allowed", "finish_when_allowed", "refuse", "refuse_until_allowed"]
 
 
 class NotWanted(Exception):
@@ -46,6 +47,14 @@ async def refuse_until_allowed(record: Record) -> None:
     _note(_key(record.key))
     if not _is_allowed():
         raise NotWanted("not yet")
+
+
+async def finish_when_allowed(record: Record) -> None:
+    """Begins at once and is in the middle of it until the gate is open."""
+    _note(f"{_key(record.key)} begun")
+    while not _is_allowed():
+        await asyncio.sleep(0.02)
+    _note(f"{_key(record.key)} finished")
 
 
 def act_when_allowed(published: Published) -> None:

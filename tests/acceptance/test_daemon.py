@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import MakeDaemon
-from tests.acceptance.harness import until
+from tests.acceptance.harness import records_of, until
 from tests.conftest import TopicFactory
 
 CONFIG = """
@@ -24,7 +24,7 @@ pipelines:
     outbox: {{connection: shop}}
     publish: {{connection: main}}
   taker:
-    consume: {{connection: main, topics: [{topic}], group: "{topic}-taker", decode: text}}
+    consume: {{connection: main, topics: [{topic}], group: "{topic}-taker", decode: text, session_timeout: 6s}}
     handler: {{type: python, target: "tests.acceptance.functions:accept"}}
     dead_letters: {{chain: [{{type: postgres, connection: shop}}]}}
   broken:
@@ -46,8 +46,14 @@ async def test_a_pipeline_that_cannot_start_fails_alone_and_targets_survive_a_re
     daemon = make_daemon(CONFIG.format(dsn=postgres_dsn, kafka=kafka_bootstrap, topic=topic))
     daemon.migrate()
     await daemon.started("outbox", "taker")
-    broken = await daemon.status("broken")
-    assert broken["state"] in {"FAILED", "RESTARTING", "STARTING"}
+
+    async def failed() -> bool:
+        return bool((await daemon.status("broken"))["reason"] == "plugin_broken")
+
+    await until(failed, what="the broken pipeline says why")
+    broken = next(status for status in await daemon.ask("status") if status["name"] == "broken")
+    assert broken["state"] in {"FAILED", "RESTARTING"}
+    assert "no.such.module" in broken["message"]
     assert set(broken) >= {"name", "kind", "target", "state", "reason", "message", "since", "restarts", "detail"}
     assert (broken["kind"], broken["target"]) == ("consumer", "started")
     async with httpx.AsyncClient(base_url=daemon.url) as client:
@@ -71,7 +77,13 @@ async def test_a_pipeline_that_cannot_start_fails_alone_and_targets_survive_a_re
     # The target is kept: a daemon that was killed comes back paused.
     daemon.kill()
     await daemon.started("outbox")
-    assert (await daemon.states())["taker"] == "PAUSED"
+    await until(paused)
+
+    async def published() -> bool:
+        return len(await records_of(kafka_bootstrap, topic)) == 1
+
+    await until(published, what="there is something to handle")
+    assert (await daemon.status("taker"))["target"] == "paused"
     assert calls() == []
     await daemon.ask("resume", "taker")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
@@ -14,7 +14,7 @@ from tests.acceptance.harness import records_of, until
 from tests.conftest import StackFactory, TopicFactory
 
 CONFIG = """
-daemon: {{name: relay-test, drain_timeout: 10s}}
+daemon: {{name: relay-test, drain_timeout: 5s}}
 connections:
   shop: {{type: postgres, dsn: "{dsn}"}}
   main: {{type: kafka, bootstrap_servers: ["{kafka}"]}}
@@ -29,8 +29,10 @@ pipelines:
         {topic}: {{}}
         {acted}:
           after_publish:
-            - {{type: python, target: "tests.acceptance.functions:act_when_allowed"}}
+            - {action}
 """
+PYTHON_ACTION = '{type: python, target: "tests.acceptance.functions:act_when_allowed"}'
+SQL_ACTION = '{type: sql, statement: "update counter set n = n + 1 where key = $key"}'
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -40,7 +42,8 @@ class World:
 
     def __init__(self, kafka: str, dsn: str, topic: str, acted: str) -> None:
         self.kafka, self.dsn, self.topic, self.acted = kafka, dsn, topic, acted
-        self.configuration = CONFIG.format(dsn=dsn, kafka=kafka, topic=topic, acted=acted)
+        self.configuration = CONFIG.format(dsn=dsn, kafka=kafka, topic=topic, acted=acted, action=PYTHON_ACTION)
+        self.with_sql_action = self.configuration.replace(PYTHON_ACTION, SQL_ACTION)
 
     async def enqueue(self, topic: str, key: str, value: str) -> int:
         connection = await asyncpg.connect(self.dsn)
@@ -49,12 +52,15 @@ class World:
         finally:
             await connection.close()
 
-    async def pending(self) -> int:
+    async def fetchval(self, query: str) -> Any:
         connection = await asyncpg.connect(self.dsn)
         try:
-            return int(await connection.fetchval("select count(*) from outboxd.outbox"))
+            return await connection.fetchval(query)
         finally:
             await connection.close()
+
+    async def pending(self) -> int:
+        return int(await self.fetchval("select count(*) from outboxd.outbox"))
 
     async def none_pending(self) -> bool:
         return await self.pending() == 0
@@ -74,6 +80,19 @@ async def _held(world: World, row_id: int) -> Connection:
     await connection.execute("begin")
     assert await connection.fetchval("select id from outboxd.outbox where id = $1 for update", row_id) == row_id
     return connection
+
+
+async def _let_go(row: Connection) -> None:
+    """Let go of the row after the daemon has ended, with its mark undone.
+
+    Postgres learns of a client's death only when it answers: a mark that waits for the lock would go through after all.
+    """
+    ended = await row.fetch(
+        "select pg_terminate_backend(pid, 10000) as is_gone from pg_stat_activity"
+        " where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
+    )
+    assert all(session["is_gone"] for session in ended)
+    await row.close()
 
 
 async def test_a_topic_without_actions_is_published_and_marked(world: World, make_daemon: MakeDaemon) -> None:
@@ -122,7 +141,10 @@ async def test_a_failing_action_is_retried_alone_and_nothing_is_published_again(
 
 
 async def test_nothing_is_marked_while_publishing_fails(
-    stack_factory: StackFactory, make_daemon: MakeDaemon, open_gate: Callable[[], None]
+    stack_factory: StackFactory,
+    make_daemon: MakeDaemon,
+    open_gate: Callable[[], None],
+    calls: Callable[[], list[str]],
 ) -> None:
     open_gate()
     stack = await stack_factory()
@@ -142,10 +164,12 @@ async def test_nothing_is_marked_while_publishing_fails(
 
     await until(stalled, what="the outage shows")
     assert await world.pending() == 2
+    assert calls() == []
     await stack.kafka.start()
     await until(world.none_pending, seconds=60, what="the next pass publishes")
     assert await world.values("plain") == [b"one"]
     assert await world.values("acted") == [b"two"]
+    assert len(calls()) == 1
 
 
 async def test_killed_between_publish_and_mark_nothing_is_lost_or_repeated(
@@ -162,9 +186,9 @@ async def test_killed_between_publish_and_mark_nothing_is_lost_or_repeated(
 
     await until(published, what="both rows are in the topic")
     daemon.kill()
+    await _let_go(row)
     assert await world.pending() >= 1
     daemon.start()
-    await row.close()
     await until(world.none_pending, what="the rows are marked by the next start")
     records = await records_of(world.kafka, world.topic)
     # The next start fenced, read the topic's tail and found its rows there.
@@ -198,12 +222,56 @@ async def test_ended_between_an_action_and_the_mark_nothing_is_lost(
         daemon.kill()
     else:
         await daemon.terminate()
+    await _let_go(row)
     assert await world.pending() == 1
     daemon.start()
-    await row.close()
     await until(world.none_pending, what="the row is marked by the next start")
     assert await world.values(world.acted) == [b"one"]
     assert len(set(calls())) == 1
+
+
+async def test_a_failing_sql_action_keeps_the_row_and_publishes_nothing_again(
+    world: World, make_daemon: MakeDaemon
+) -> None:
+    daemon = make_daemon(world.with_sql_action)
+    daemon.migrate()
+    row_id = await world.enqueue(world.acted, "k", "one")
+    daemon.start()
+
+    async def tried_twice() -> bool:
+        blocked = (await daemon.status("outbox")).get("detail", {}).get("blocked") or []
+        return [(block["row_id"], block["attempts"] >= 2) for block in blocked] == [(row_id, True)]
+
+    await until(tried_twice, what="the action is tried again")
+    assert await world.pending() == 1
+    assert await world.values(world.acted) == [b"one"]
+    await world.fetchval("create table counter as select 'k' as key, 0 as n")
+    await until(world.none_pending, what="the row is marked once its action succeeded")
+    assert await world.fetchval("select n from counter") == 1
+    assert await world.values(world.acted) == [b"one"]
+
+
+async def test_killed_between_a_sql_action_and_the_mark_the_action_has_happened_once(
+    world: World, make_daemon: MakeDaemon
+) -> None:
+    daemon = make_daemon(world.with_sql_action)
+    daemon.migrate()
+    await world.fetchval("create table counter as select 'k' as key, 0 as n")
+    row = await _held(world, await world.enqueue(world.acted, "k", "one"))
+    daemon.start()
+
+    async def action_is_open() -> bool:
+        return await world.fetchval("select n from counter for update skip locked") is None
+
+    await until(action_is_open, what="the action has run and waits for the mark to be committed with it")
+    daemon.kill()
+    await _let_go(row)
+    assert await world.fetchval("select n from counter") == 0
+    assert await world.pending() == 1
+    daemon.start()
+    await until(world.none_pending, what="the row is marked by the next start")
+    assert await world.fetchval("select n from counter") == 1
+    assert await world.values(world.acted) == [b"one"]
 
 
 async def test_an_unmigrated_database_stalls_the_relay_until_it_is_migrated(

@@ -15,7 +15,7 @@ from shop.database import ESTABLISHMENT, ORDERS
 from shop.domain import Status
 
 from outboxd.dev import DevStack
-from tests.acceptance.harness import Daemon, committed, records_of, until
+from tests.acceptance.harness import Daemon, committed, produce, records_of, until
 from tests.conftest import StackFactory
 
 PIPELINES = resources.files("shop").joinpath("pipelines.yaml").read_text("utf-8")
@@ -43,7 +43,10 @@ class Shop:
 
 
 @pytest_asyncio.fixture
-async def shop(stack_factory: StackFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
+async def shop(
+    stack_factory: StackFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Shop]:
+    """The whole shop; a parameter has the settings of the orders' dead-letter topic."""
     stack = await stack_factory()
     environment = {
         "KAFKA": stack.bootstrap_servers,
@@ -53,8 +56,9 @@ async def shop(stack_factory: StackFactory, tmp_path: Path, monkeypatch: pytest.
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    for topic in ("orders.new", "orders.status_updated", "orders.new.dlq", DLQ):
+    for topic in ("orders.new", "orders.status_updated", "orders.new.dlq"):
         await stack.create_topic(topic)
+    await stack.create_topic(DLQ, settings=getattr(request, "param", None))
     await ORDERS.create_tables()
     await ESTABLISHMENT.create_tables()
     daemon = Daemon(tmp_path / "daemon", PIPELINES, environment)
@@ -111,10 +115,11 @@ async def test_the_story_of_the_shop(shop: Shop) -> None:
     await shop.reaches(order, Status.DELIVERED)
 
     async def resolved() -> bool:
-        return bool((await shop.daemon.ask("letters", "show", str(letter["id"])))["status"] == "RESOLVED")
+        return [item["status"] for item in await shop.daemon.letters("orders")] == ["RESOLVED"]
 
     await until(resolved, what="the letter is resolved")
-    assert len(await shop.daemon.letters("orders")) == 1
+    (listed,) = (await shop.daemon.ask("letters", "list", "--pipeline", "orders"))["items"]
+    assert (listed["id"], listed["status"]) == (letter["id"], "RESOLVED")
     assert await shop.daemon.terminate() == 0
 
 
@@ -138,3 +143,36 @@ async def test_a_transient_error_is_retried_with_growing_waits_and_then_dead_let
     assert [item["key_text"] for item in await shop.daemon.letters("establishment")] == ["2"]
     assert await orders.order_status(2) is Status.NEW
     assert os.environ["SHOP_ORDERS_DSN"] not in shop.daemon.log()
+
+
+@pytest.mark.parametrize("shop", [{"max.message.bytes": "100"}], indirect=True)
+async def test_while_a_first_sink_is_down_the_next_one_has_the_letter_and_then_the_table(shop: Shop) -> None:
+    kafka = shop.stack.bootstrap_servers
+    order = await orders.create_order("a cake")
+    await shop.reaches(order, Status.ACCEPTED)
+    # The orders' dead-letter topic refuses: the letter of the illegal message is in the table at once.
+    await establishment.set_status(order, Status.DELIVERED)
+    letter = await shop.letter("orders", order)
+    assert (letter["status"], letter["sink"]) == ("NEW", "postgres")
+    assert await records_of(kafka, DLQ) == []
+    assert await orders.order_status(order) is Status.ACCEPTED
+
+    # The establishment's Postgres is stopped: a record that is no order at all has its letter in the topic.
+    await shop.stack.postgres.stop()
+    await produce(kafka, "orders.new", key="9", value=b"no order")
+
+    async def in_topic() -> bool:
+        return [record.key for record in await records_of(kafka, "orders.new.dlq")] == [b"9"]
+
+    await until(in_topic, what="the letter is in the next sink")
+
+    async def moved_on() -> bool:
+        return await committed(kafka, "establishment", "orders.new") == 2
+
+    await until(moved_on, what="the offset passes the letter")
+    await shop.stack.postgres.start()
+
+    async def at_home() -> list[tuple[object, object]]:
+        return [(item["key_text"], item["sink"]) for item in await shop.daemon.letters("establishment")]
+
+    assert await until(at_home, seconds=60, what="the drain brings it home") == [("9", "kafka")]

@@ -66,7 +66,7 @@ def withdraw(producer: Any, topic: str, partition: int) -> bool | None:
         return None
     never_sent = all(batch.retry_count == 0 for batch in waiting)
     for batch in waiting:
-        _fail(batch, aiokafka.errors.UnknownTopicOrPartitionError(topic))
+        _fail(accumulator, batch, aiokafka.errors.UnknownTopicOrPartitionError(topic))
     return never_sent
 
 
@@ -89,7 +89,7 @@ async def abandon(producer: Any, error: Exception) -> None:
     if task is not None and not task.cancelled():
         task.exception()
     for batch in (*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches):
-        _fail(batch, error)
+        _fail(accumulator, batch, error)
     await close_client(producer.client)
 
 
@@ -98,7 +98,10 @@ def release_unstarted(owner: Any) -> None:
     owner._closed = True
 
 
-def _fail(batch: Any, error: Exception) -> None:
+def _fail(accumulator: Any, batch: Any, error: Exception) -> None:
+    if batch.retry_count:
+        # Once tried, it is taken out of this set when it ends; back in the queue it is not in it, which would raise.
+        accumulator._pending_batches.add(batch)
     batch.failure(error)
     for future in (batch.future, batch._drain_waiter):
         if future.done() and not future.cancelled():

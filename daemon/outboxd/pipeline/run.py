@@ -14,7 +14,8 @@ class Stall:
     """Why a pipeline wants to make progress and cannot.
 
     ``reason`` is a code: `broker_unreachable`, `database_unreachable`, `chain_exhausted`, `letter_refused`,
-    `handler_stuck`, `partition_parked`, `keys_blocked`, `topic_failed`, `dependency_out` (the breaker is open), `schema_behind`.
+    `handler_stuck`, `partition_parked`, `keys_blocked`, `topic_failed`, `mark_refused`, `dependency_out` (the breaker is
+    open), `schema_behind`.
     """
 
     reason: str

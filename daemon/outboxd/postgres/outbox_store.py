@@ -6,12 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import chain, repeat
 from uuid import UUID, uuid4
 
-from outboxd.errors import ConfigurationError, LeaseLost, SchemaBehind, StatementFailed
-from outboxd.ports import FetchedRows, LeaseToken, Mark, RelayRegistration, SentRow
+import asyncpg
+
+from outboxd.errors import ConfigurationError, DatabaseDenied, LeaseLost, SchemaBehind, StatementFailed
+from outboxd.ports import FetchedRows, LeaseToken, Mark, RelayRegistration, SentRow, Statement
 from outboxd.postgres.connector import Connector, Row, Session
 from outboxd.postgres.header_json import outbox_headers
 from outboxd.postgres.outbox_table import DEFAULT_TABLE, ColumnTypes, OutboxSql, OutboxTable, types_sql
 from outboxd.postgres.sql import query
+from outboxd.postgres.translation import translate
 from outboxd.records import NO_HEADERS, Headers, OutboxRow, SentPosition
 
 __all__ = ["PostgresOutboxStore"]
@@ -158,7 +161,7 @@ class PostgresOutboxStore:
             await session.execute(f"set local lock_timeout = '{_ROW_WAIT}'")
             for mark in marks:
                 for statement in mark.statements:
-                    await session.fetch(statement.sql, *statement.arguments)
+                    await self._run(session, statement)
             # Last, so that the share lock on the lease keeps nobody from renewing it while a statement waits.
             outcome = await session.fetch(sql.mark, *_mark_arguments(marks))
             names = _lost(outcome)
@@ -172,6 +175,16 @@ class PostgresOutboxStore:
                 )
 
         await self._connector.in_transaction(work)
+
+    async def _run(self, session: Session, statement: Statement) -> None:
+        """What the user's own statement lacks (a privilege, a table) is its row's failure, not the relay's."""
+        try:
+            await session.fetch(statement.sql, *statement.arguments)
+        except asyncpg.PostgresError as error:
+            translated = translate(error, self._connector.name)
+            if isinstance(translated, DatabaseDenied | SchemaBehind):
+                raise StatementFailed(translated.message, sqlstate=error.sqlstate) from error
+            raise
 
     async def stage(self, lease: LeaseToken, rows: Sequence[SentRow]) -> None:
         """See `OutboxStore.stage`. A row that is gone meanwhile is left out."""

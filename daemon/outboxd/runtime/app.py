@@ -93,9 +93,11 @@ class App:
         self._signals.open()
         try:
             await self.open()
-            await self._signals.drain_wanted.wait()
+            try:
+                await self._signals.drain_wanted.wait()
+            finally:
+                unclean = await self.close()
         finally:
-            unclean = await self.close()
             self._signals.close()
         return 1 if unclean else 0
 

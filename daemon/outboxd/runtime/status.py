@@ -53,4 +53,5 @@ def reason_of(error: BaseException) -> Reason:
     if isinstance(error, OutboxdError):
         message = error.message if error.suggestion is None else f"{error.message}: {error.suggestion}"
         return Reason(code=error.code, message=message)
-    return Reason(code="internal", message=f"{type(error).__name__}: {error}")
+    said = str(error)
+    return Reason(code="internal", message=f"{type(error).__name__}: {said}" if said else type(error).__name__)

@@ -10,7 +10,7 @@ from outboxd.errors import OutboxdError, PipelineUnknown
 from outboxd.lifecycle import PipelineState, TargetState
 from outboxd.ports import Clock, Target, TargetStore
 from outboxd.runtime.actor import PipelineActor
-from outboxd.runtime.status import UNSETTLED, PipelineStatus
+from outboxd.runtime.status import UNSETTLED, PipelineStatus, reason_of
 from outboxd.telemetry.audit import RestartRequested, TargetChanged
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.pipelines import TargetsUnread
@@ -48,6 +48,7 @@ class Supervisor:
         self._changing = asyncio.Lock()
         self._beat = clock.monotonic()
         self._is_closing = False
+        self._unread: str | None = None
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -92,10 +93,14 @@ class Supervisor:
                 for name, actor in self._actors.items():
                     self._follow_one(actor, stored.get(name))
         except (OutboxdError, TimeoutError, OSError) as error:
-            self._telemetry.emit(TargetsUnread(error=error))
+            message = reason_of(error).message
+            if message != self._unread:  # said once, not every two seconds of an outage
+                self._telemetry.emit(TargetsUnread(message=message))
+            self._unread = message
             for actor in self._actors.values():
-                actor.target_unread(f"the target states cannot be read: {str(error) or 'no answer in time'}")
+                actor.target_unread(f"the target states cannot be read: {message}")
             return False
+        self._unread = None
         return True
 
     def _follow_one(self, actor: PipelineActor, stored: Target | None) -> None:

@@ -126,12 +126,12 @@ class PipelineRestarted:
 class TargetsUnread:
     """The target states cannot be read now; pipelines stay as they are."""
 
-    error: Exception
+    message: str
 
     def record(self, logger: Logger, instruments: Instruments) -> None:
         """Somebody should look at the database of `daemon.state`."""
         del instruments
-        logger.warning("targets_unread", error=str(self.error))
+        logger.warning("targets_unread", message=self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class RelayInstruments:
         labels = {"pipeline": pipeline}
         for counter in (self.marked, self.recoveries, self.found, self.possible_duplicates, self.lost_shards):
             counter.add(0, labels)
-        for reason in ("broker_unreachable", "database_unreachable"):
+        for reason in ("broker_unreachable", "database_unreachable", "mark_refused"):
             self.outages.add(0, {**labels, "reason": reason})
         for gauge in (self.shards, self.in_flight, self.blocked, self.paused, self.oldest):
             gauge.set(0, labels)
@@ -213,7 +213,7 @@ class TopicResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageBegan:
-    """The broker or the database does not answer; nothing is charged for it."""
+    """The broker or the database does not answer, or refuses marks; nothing is charged for it."""
 
     pipeline: str
     reason: str
@@ -228,7 +228,7 @@ class OutageBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageEnded:
-    """It answers again."""
+    """It answers again, or takes marks again."""
 
     pipeline: str
     reason: str

@@ -347,6 +347,28 @@ async def test_statements_commit_with_the_mark_or_not_at_all(
     assert await db.fetchval("select sent from orders where id = 1") == 2
 
 
+async def test_what_a_statement_lacks_is_its_rows_failure_and_not_the_connections(
+    connector: Connector, db: Db, leases: PostgresLeaseStore
+) -> None:
+    store = await relay(connector)
+    await put(db, 1)
+    lease = await take(leases)
+    await db.execute("create role nobody_much")
+    try:
+        await db.execute("create table secret (id int)")
+        privileged = Statement(sql="insert into secret values (1)")
+        become = Statement(sql="set local role nobody_much")
+        with pytest.raises(StatementFailed) as failed:
+            await mark(store, lease, 1, statements=(become, privileged))
+        assert failed.value.sqlstate == "42501"
+        with pytest.raises(StatementFailed) as failed:
+            await mark(store, lease, 1, statements=(Statement(sql="select from outboxd.missing"),))
+        assert failed.value.sqlstate == "42P01"
+        assert row_ids(await fetched(store)) == [1]
+    finally:
+        await db.execute("drop role nobody_much")
+
+
 async def test_a_statement_that_waits_for_the_applications_row_fails_in_time_and_leaves_the_lease_renewable(
     connector: Connector, db: Db, leases: PostgresLeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

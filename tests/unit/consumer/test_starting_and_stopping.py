@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 import pytest
 
@@ -240,6 +241,24 @@ async def test_a_stop_in_the_middle_of_a_handler_lets_it_finish_and_commits() ->
     await rig.stop()
     assert rig.handler.offsets() == [0]
     assert cluster.offset_of("shop", TP) == 1
+
+
+@pytest.mark.parametrize("seconds", [1, 7, 25])
+def test_at_least_half_of_any_drain_timeout_is_the_handlers(seconds: int) -> None:
+    @virtual_time
+    async def story() -> None:
+        async def answer(record: Record) -> None:
+            await asyncio.sleep(0.45 * seconds)
+
+        cluster = FakeCluster({"orders": 1})
+        rig = Rig(cluster, handler=ScriptedHandler(answer), drain_timeout=timedelta(seconds=seconds))
+        cluster.produce("orders", b"k", b"v")
+        await rig.start()
+        await rig.stop()
+        assert rig.handler.offsets() == [0]
+        assert cluster.offset_of("shop", TP) == 1
+
+    story()
 
 
 @virtual_time

@@ -7,9 +7,10 @@ from importlib.metadata import version
 from typing import Any
 
 import aiokafka
+import pytest
 from aiokafka.structs import TopicPartition
 
-from outboxd.kafka.internals import abandon, is_stopped, release_unstarted, sender_task
+from outboxd.kafka.internals import abandon, is_stopped, release_unstarted, sender_task, withdraw
 
 
 def test_the_library_is_the_one_that_was_looked_into() -> None:
@@ -47,3 +48,24 @@ async def test_an_abandoned_producer_sends_nothing_and_leaves_no_task_and_no_fut
     await abandon(producer, TimeoutError("given up"))
     assert isinstance(future.exception(), TimeoutError)
     assert asyncio.all_tasks() <= before
+
+
+@pytest.mark.parametrize("ending", ["withdrawn", "abandoned"])
+async def test_a_batch_that_was_tried_before_ends_without_an_error_in_a_callback(ending: str) -> None:
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    producer: Any = aiokafka.AIOKafkaProducer(enable_idempotence=True)
+    producer._txn_manager.set_pid_and_epoch(1, 0)
+    accumulator = producer._message_accumulator
+    builder = producer.create_batch()
+    builder.append(timestamp=1, key=b"k", value=b"v")
+    partition = TopicPartition("t", 0)
+    future = await accumulator.add_batch(builder, partition, 1)
+    accumulator.reenqueue(accumulator._pop_batch(partition))
+    if ending == "withdrawn":
+        assert withdraw(producer, "t", 0) is False, "it may have been written"
+    await abandon(producer, TimeoutError("given up"))
+    assert future.exception() is not None
+    await asyncio.sleep(0)
+    assert failed == []
+    assert not accumulator._pending_batches

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from outboxd.errors import ConfigurationError, DatabaseUnreachable
+from outboxd.errors import ConfigurationError, DatabaseDenied, DatabaseUnreachable
 from outboxd.ids import idempotency_id
 from outboxd.records import Published
 from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.faults import Hung, Lost
+from outboxd.testing.fakes.faults import Hung, Lost, Raised
 from tests.unit.relay.world import RecordingAction, SqlAction, World, reason, step, stopped
 
 
@@ -187,3 +187,21 @@ def test_an_action_behind_one_that_commits_with_the_mark_is_refused() -> None:
             World().relay({"orders": [step(SqlAction()), step(RecordingAction())]})
 
     story()
+
+
+@virtual_time
+async def test_a_mark_with_statements_that_is_refused_shows_as_that_and_not_as_an_outage() -> None:
+    world = World(shards=1)
+    relay = world.relay({"orders": [step(SqlAction())]})
+    world.start(relay)
+    refusal = Raised(DatabaseDenied("permission denied for table outbox"))
+    world.outbox.faults.choose = lambda call: refusal if call == "mark_statements" else None
+    for number in range(3):
+        world.outbox.insert("orders", b"k", b"%d" % number)
+    await reason(world, relay, "mark_refused")
+    await asyncio.sleep(20)
+    assert world.logger.events().count("outage_began") == 1
+    world.outbox.faults.choose = lambda _: None
+    await world.drained()
+    assert [statement.arguments for statement in world.outbox.statements] == [[1], [2], [3]]
+    assert world.published_ids() == [1, 2, 3]

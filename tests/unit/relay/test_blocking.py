@@ -8,6 +8,7 @@ import pytest
 
 from outboxd.pipeline.relay import holding as holding_module
 from outboxd.testing.fakes.clock import virtual_time
+from outboxd.testing.fakes.faults import Hung
 from tests.unit.relay.world import World, reason
 
 
@@ -154,3 +155,52 @@ def test_too_many_blocked_keys_pause_their_topic(monkeypatch: pytest.MonkeyPatch
         await world.until(lambda: len(world.records("other")) == 1)
 
     story()
+
+
+@virtual_time
+async def test_a_failing_topic_whose_rows_are_gone_stalls_nothing() -> None:
+    world = World(shards=2)
+    relay = world.relay()
+    world.start(relay)
+    row_id = world.outbox.insert("missing", b"k", b"v")
+    await reason(world, relay, "topic_failed")
+    world.outbox.remove(row_id)
+    await world.until(lambda: relay.health().stall is None, 10)
+    world.broker.create_topic("missing")
+    world.outbox.insert("missing", b"k", b"w")
+    await world.drained(5)
+    assert world.values(b"k", "missing") == [b"w"]
+
+
+@virtual_time
+async def test_shards_that_find_a_topic_denied_at_the_same_time_count_as_one_failure() -> None:
+    world = World(shards=8)
+    world.outbox.faults.plan("mark", Hung())
+    for number in range(40):
+        world.outbox.insert("orders", b"%d" % number, b"v")
+    task = world.start(world.relay())
+    await world.until(lambda: len(world.published_ids()) == 40)
+    await world.kill(task)
+    world.broker.deny("orders")
+    relay = world.relay()
+    world.start(relay)
+    health = await reason(world, relay, "topic_failed")
+    assert health.detail["paused_topics"]["orders"]["attempts"] == 1  # type: ignore[index]
+    assert health.stall is not None
+    assert "give this user its Write ACL" in health.stall.message
+    since = health.detail["paused_topics"]["orders"]["since"]  # type: ignore[index]
+    await asyncio.sleep(5)
+    paused = relay.health().detail["paused_topics"]["orders"]  # type: ignore[index]
+    assert (paused["attempts"] > 1, paused["since"]) == (True, since)
+    world.broker.deny("orders", is_denied=False)
+    await world.drained(10)
+
+
+@virtual_time
+async def test_a_blocked_row_is_shown_with_its_remedy() -> None:
+    world = World(shards=1)
+    world.outbox.insert("orders", None, None)
+    relay = world.relay()
+    world.start(relay)
+    health = await reason(world, relay, "keys_blocked")
+    assert "give the row a key" in str(health.stall)

@@ -6,14 +6,14 @@ import asyncio
 import zlib
 from datetime import timedelta
 
-from outboxd.errors import SendOutcomeUnknown
+from outboxd.errors import SendOutcomeUnknown, StatementFailed
 from outboxd.pipeline.relay.dependencies import Dependency
 from outboxd.pipeline.relay.lease import HeldLease
 from outboxd.records import Published
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.faults import Delayed, Hung, Lost
-from tests.unit.relay.world import RecordingAction, World, no_instruments, step
+from outboxd.testing.fakes.faults import Delayed, Hung, Lost, Raised
+from tests.unit.relay.world import RecordingAction, World, no_instruments, reason, step
 
 
 @virtual_time
@@ -161,3 +161,61 @@ async def test_a_key_moves_to_its_new_partition_only_after_what_is_on_its_way_ha
     records = sorted((record for record in world.records()), key=lambda record: record.timestamp)
     assert [record.value for record in records] == [b"0", b"1", b"2"]
     assert records[1].partition != records[2].partition
+
+
+@virtual_time
+async def test_a_log_that_was_made_anew_is_read_although_the_notes_lie_behind_its_end() -> None:
+    world = World(shards=1)
+    world.broker.create_topic("orders", partitions=1)
+    task = world.start(world.relay())
+    for number in range(20):
+        world.outbox.insert("orders", b"k", b"%d" % number)
+    await world.drained()
+    await world.until(lambda: world.leases.notes(world.lease_name(0)) == {"orders-0": 20})
+    world.broker.recreate_topic("orders")
+    world.outbox.faults.plan("mark", Hung())
+    world.outbox.insert("orders", b"k", b"new")
+    await world.until(lambda: len(world.published_ids()) == 1)
+    await world.kill(task)
+    assert world.leases.notes(world.lease_name(0)) == {"orders-0": 20}
+    world.start(world.relay())
+    await world.drained()
+    assert world.values(b"k") == [b"new"]
+
+
+@virtual_time
+async def test_a_mark_that_is_refused_shows_as_that_until_marks_are_taken_again() -> None:
+    world = World(shards=1)
+    relay = world.relay()
+    world.start(relay)
+    world.outbox.faults.choose = lambda call: (
+        Raised(StatementFailed("no deletes here", sqlstate="P0001")) if call == "mark" else None
+    )
+    world.outbox.insert("orders", b"k", b"v")
+    await reason(world, relay, "mark_refused")
+    for _ in range(200):  # fetches and renewals succeed meanwhile
+        await asyncio.sleep(0.1)
+        stall = relay.health().stall
+        assert stall is not None
+        assert stall.message == "no deletes here"
+    assert world.logger.events().count("outage_began") == 1
+    world.outbox.faults.choose = lambda _: None
+    await world.drained(10)
+    assert relay.health().stall is None
+    assert len(world.published_ids()) == 1
+
+
+@virtual_time
+async def test_the_answer_to_a_mark_that_comes_after_the_shard_was_lost_frees_no_memory_twice() -> None:
+    world = World(shards=1)
+    relay = world.relay()
+    world.start(relay)
+    await world.until(lambda: "shard_acquired" in world.logger.events())
+    world.outbox.faults.plan("mark", Delayed(after=8.0))
+    world.outbox.insert("orders", b"k", b"v")
+    await world.until(lambda: not world.outbox.unmarked)
+    world.leases.steal(world.lease_name(0), "another", timedelta(seconds=4))
+    await world.until(lambda: "shard_lost" in world.logger.events())
+    await asyncio.sleep(10)
+    assert relay.health().detail["in_flight"] == 0
+    assert relay.health().detail["in_flight_bytes"] == 0

@@ -13,7 +13,7 @@ from outboxd.ports import Target
 from outboxd.runtime.actor import Timing
 from outboxd.runtime.backoff import restart_delay
 from outboxd.telemetry.audit import TargetChanged
-from outboxd.telemetry.pipelines import PipelineFailed
+from outboxd.telemetry.pipelines import PipelineFailed, TargetsUnread
 from outboxd.testing.fakes.clock import virtual_time
 from tests.unit.runtime.doubles import ScriptedRun, World
 
@@ -46,7 +46,10 @@ async def test_nothing_starts_while_the_targets_cannot_be_read() -> None:
     world = World()
     world.targets.is_down = True
     await world.open()
+    await asyncio.sleep(20)
     assert (world.state(), world.supervisor.status("orders").reason) == (S.CREATED, "target_unknown")
+    assert "does not answer" in (world.supervisor.status("orders").message or "")
+    assert sum(isinstance(event, TargetsUnread) for event in world.telemetry.events) == 1
     world.targets.is_down = False
     await asyncio.sleep(3)
     assert world.state() is S.RUNNING

@@ -107,13 +107,16 @@ class Membership:
         for partition in self.partitions.values():
             if partition.feeding is Feeding.ALL:
                 partition.feeding = Feeding.GAPS
-        if not await self._quiet(max(0.0, budget - _CANCEL_GRACE - _LAST_COMMIT - _LEAVE)):
+        # The stages after the handlers are over in no time unless something is wrong: they never take more than half.
+        after = _CANCEL_GRACE + _LAST_COMMIT + _LEAVE
+        share = min(1.0, budget / 2 / after)
+        if not await self._quiet(budget - share * after):
             for partition in self.partitions.values():
                 partition.feeding = Feeding.NONE
             self._processing.workers.abandon(list(self.partitions.values()))
-            await self._quiet(_CANCEL_GRACE)
-        await self.committer.commit(deadline=_LAST_COMMIT)
-        await self._end(_LEAVE)
+            await self._quiet(share * _CANCEL_GRACE)
+        await self.committer.commit(deadline=share * _LAST_COMMIT)
+        await self._end(share * _LEAVE)
 
     async def replace(self) -> None:
         """The client does not move: let every partition go as in a rebalance, and end it."""

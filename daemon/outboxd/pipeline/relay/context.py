@@ -61,6 +61,8 @@ class RelayContext:
     random: Random
     telemetry: Telemetry
     database: Dependency
+    marks: Dependency
+    """The database's consent to marks: a trigger, a privilege or a timeout may refuse them while all else goes well."""
     broker: Dependency
     topics: Topics
     plans: ActionPlans

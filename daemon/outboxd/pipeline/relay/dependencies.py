@@ -12,7 +12,7 @@ from outboxd.ports import Clock
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.relay import OutageBegan, OutageEnded
 
-__all__ = ["Dependency", "database_call", "growing_wait"]
+__all__ = ["Dependency", "database_call", "growing_wait", "told"]
 
 _T = TypeVar("_T")
 
@@ -23,6 +23,13 @@ _SILENCE: Final = 5.0
 def growing_wait(attempt: int, *, initial: float, maximum: float) -> float:
     """Seconds to wait after the attempt with this number (from 1): doubled each time, up to ``maximum``."""
     return float(min(maximum, initial * 2 ** min(attempt - 1, 40)))
+
+
+def told(error: BaseException) -> str:
+    """What happened and what to do about it, for people."""
+    message = str(error) or repr(error)
+    suggestion = error.suggestion if isinstance(error, OutboxdError) else None
+    return message if suggestion is None else f"{message}: {suggestion}"
 
 
 async def database_call(call: Coroutine[Any, Any, _T], seconds: float) -> _T:
@@ -92,7 +99,7 @@ class Dependency:
     def trouble(self) -> str | None:
         """What is wrong with it, for people; None while it is well."""
         if self._error is not None:
-            return str(self._error)
+            return told(self._error)
         if self._calls:
             silence = self._clock.monotonic() - min(self._calls.values())
             if silence > _SILENCE:

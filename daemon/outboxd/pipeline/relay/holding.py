@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from outboxd.errors import OutboxdError
 from outboxd.pipeline.relay.actions import ActionRunner
 from outboxd.pipeline.relay.blocks import Admission, Blocks, KeyId, key_id
+from outboxd.pipeline.relay.dependencies import told
 from outboxd.pipeline.relay.lane import Lane
 from outboxd.pipeline.relay.marking import Marker
 from outboxd.pipeline.relay.rows import TopicNotListed, record_size, row_fault
@@ -48,6 +49,7 @@ class Holding:
         self._context = shard.context
         self._marker = marker
         self._bytes = 0
+        self._is_closed = False
         self._lanes: dict[TopicPartition, Lane] = {}
 
     async def lanes_ended(self) -> None:
@@ -65,7 +67,8 @@ class Holding:
             await self.changed.wait()
 
     def close(self) -> None:
-        """The shard is given up: what it held counts no more."""
+        """The shard is given up: what it held counts no more, also when the answer to a mark still comes."""
+        self._is_closed = True
         self._context.window.release(len(self.in_flight), self._bytes)
 
     def topic_paused(self, topic: str) -> None:
@@ -179,6 +182,8 @@ class Holding:
         self._context.window.add(len(row_ids), size)
 
     def _let_go(self, row_ids: Sequence[int], size: int) -> None:
+        if self._is_closed:
+            return
         self.in_flight.difference_update(row_ids)
         self._bytes -= size
         self._context.window.release(len(row_ids), size)
@@ -200,7 +205,7 @@ class Holding:
     def block(self, row: OutboxRow, error: BaseException) -> None:
         """The row failed for what it is: it and the later rows of its key wait, everything else flows."""
         context = self._context
-        message = str(error) or repr(error)
+        message = told(error)
         now = context.clock.monotonic()
         block = self.blocks.failed(row, message, now)
         self._withdraw_behind(row)
@@ -222,7 +227,7 @@ class Holding:
 
     def hold_back(self, row: OutboxRow, error: BaseException) -> None:
         """Whether the row is done is unknown: it and the later rows of its key are read again."""
-        self.blocks.held_back(row, str(error), self._context.clock.monotonic())
+        self.blocks.held_back(row, told(error), self._context.clock.monotonic())
         self._withdraw_behind(row)
 
     def _withdraw_behind(self, row: OutboxRow) -> None:

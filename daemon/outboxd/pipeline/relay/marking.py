@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from outboxd.errors import DatabaseError, StatementFailed
+from outboxd.errors import DatabaseError, DatabaseUnreachable, StatementFailed
 from outboxd.pipeline.relay.dependencies import database_call
 from outboxd.ports import Mark, Statement
 from outboxd.records import OutboxRow
@@ -84,6 +84,7 @@ class Marker:
         context = self._context
         while done := {shard: items for shard, items in done.items() if not shard.is_lost}:
             await context.database.wait()
+            await context.marks.wait()
             marks = [
                 Mark(lease=shard.token, row_ids=[row_id for item in items for row_id in item.row_ids])
                 for shard, items in done.items()
@@ -91,9 +92,9 @@ class Marker:
             try:
                 lost = await self._call(marks)
             except DatabaseError as error:
-                context.database.failed(error)
+                self._failed(error)
                 continue
-            context.database.answered()
+            self._answered()
             for shard, items in done.items():
                 if shard.token.name in lost:
                     shard.lose()
@@ -106,10 +107,11 @@ class Marker:
             return
 
     async def _mark_with_statements(self, items: list[_Statements]) -> None:
-        items = self._passing(items)
+        await self._context.database.wait()
+        await self._context.marks.wait()
+        items = self._passing(items)  # after the waits: a shard may be lost by then
         if not items:
             return
-        await self._context.database.wait()
         try:
             await self._commit(items)
         except StatementFailed:
@@ -132,7 +134,7 @@ class Marker:
     async def _commit(self, items: list[_Statements]) -> None:
         marks = [Mark(lease=item.shard.token, row_ids=[item.row.row_id], statements=item.statements) for item in items]
         lost = await self._call(marks)
-        self._context.database.answered()
+        self._answered()
         for item in items:
             if item.shard.token.name in lost:
                 item.shard.lose()
@@ -160,11 +162,22 @@ class Marker:
 
         Those that are still pending come with their stage and are not published again. Until then their keys wait.
         """
-        self._context.database.failed(error)
+        self._failed(error)
         for item in items:
             if not item.shard.is_lost:
                 item.shard.holding.hold_back(item.row, error)
             item.resolved.set()
+
+    def _failed(self, error: DatabaseError) -> None:
+        if isinstance(error, DatabaseUnreachable):
+            self._context.database.failed(error)
+        else:
+            # Not an outage: everybody else's calls go on to succeed, and must not hide it.
+            self._context.marks.failed(error)
+
+    def _answered(self) -> None:
+        self._context.database.answered()
+        self._context.marks.answered()
 
     async def _call(self, marks: Sequence[Mark]) -> frozenset[str]:
         with self._context.database.watched():

@@ -83,7 +83,7 @@ class Reader:
                 shard.holding.blocks.wake(now)
         room_rows, room_bytes = context.window.room
         generations = {shard.number: shard.holding.generation for shard in shards}
-        skipped = frozenset(context.topics.skipped)
+        skipped, due = frozenset(context.topics.skipped), frozenset(context.topics.due)
         with context.database.watched():
             page = await database_call(
                 context.outbox.fetch(
@@ -110,7 +110,10 @@ class Reader:
         }
         taken = self._distribute(page, usable)
         self._forget_vanished(page, usable, skipped)
-        return taken, page.is_complete and len(usable) == len(shards)
+        is_complete = page.is_complete and len(usable) == len(shards)
+        if due and is_complete:
+            context.topics.vanished(due.difference(row.topic for row in page.rows))
+        return taken, is_complete
 
     def _distribute(self, page: FetchedRows, shards: dict[int, Shard]) -> int:
         taken = 0

@@ -49,7 +49,7 @@ async def recover(shard: Shard) -> tuple[RelayProducer, frozenset[TopicPartition
                 refused = await producer.open(fence)
         await database_call(context.leases.verify(shard.token), _DEADLINE)
         for topic in sorted({partition.topic for partition in refused}):
-            context.topics.pause(topic, TopicDenied(f"the coordinator refuses to fence {topic}", topic=topic))
+            context.topics.pause(topic, _refused(topic))
         found = unread = 0
         if shard.is_uncertain:
             found, unread = await _Tail(shard, producer).read(set(fence) - refused)
@@ -71,6 +71,14 @@ async def recover(shard: Shard) -> tuple[RelayProducer, frozenset[TopicPartition
         )
     )
     return producer, refused
+
+
+def _refused(topic: str) -> TopicDenied:
+    return TopicDenied(
+        f"the broker refuses to fence {topic}",
+        topic=topic,
+        suggestion="create it again if it was deleted, or give this user its Write ACL",
+    )
 
 
 async def abandon(producer: RelayProducer) -> None:
@@ -100,11 +108,13 @@ class _Tail:
         await shard.holding.actions.all_staged()
         self._until = self._context.clock.monotonic() + _READ_SECONDS
         found_rows = unread = 0
-        for partition, start in shard.trails.offsets().items():
+        for partition, noted in shard.trails.offsets().items():
             if partition not in partitions:
                 continue
             async with asyncio.timeout(_DEADLINE):
                 end = await self._producer.end_offset(partition)
+            # A note behind the end: the log was made anew, or cut. What was sent since then stands near its end.
+            start = noted if noted <= end else max(0, end - _READ_RECORDS)
             found, left = await self._read_partition(partition, start, end)
             if self._context.plans.steps(partition.topic):
                 await self._stage(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from outboxd.errors import DatabaseError, DatabaseUnreachable, OutboxdError, PluginBroken, SchemaBehind
 from outboxd.pipeline.relay.actions import ActionPlans, ActionStep
 from outboxd.pipeline.relay.context import ProducerFactory, PublishObserver, RelayContext
-from outboxd.pipeline.relay.dependencies import Dependency, database_call
+from outboxd.pipeline.relay.dependencies import Dependency, database_call, told
 from outboxd.pipeline.relay.marking import Marker
 from outboxd.pipeline.relay.ownership import Ownership
 from outboxd.pipeline.relay.reading import Reader
@@ -80,6 +80,7 @@ class RelayRun:
         self._owner = owner
         self._on_published = on_published
         self._database = Dependency(pipeline=name, reason="database_unreachable", clock=clock, telemetry=telemetry)
+        self._marks = Dependency(pipeline=name, reason="mark_refused", clock=clock, telemetry=telemetry)
         self._broker = Dependency(pipeline=name, reason="broker_unreachable", clock=clock, telemetry=telemetry)
         self._stopping = asyncio.Event()
         self._actions = actions or {}
@@ -218,6 +219,7 @@ class RelayRun:
             random=self._random,
             telemetry=self._telemetry,
             database=self._database,
+            marks=self._marks,
             broker=self._broker,
             topics=self._topics,
             plans=self._plans,
@@ -293,8 +295,8 @@ class RelayRun:
 
     def _stall(self) -> Stall | None:
         if self._schema is not None:
-            return Stall(reason="schema_behind", message=str(self._schema))
-        for dependency in (self._database, self._broker):
+            return Stall(reason="schema_behind", message=told(self._schema))
+        for dependency in (self._database, self._marks, self._broker):
             if (trouble := dependency.trouble()) is not None:
                 return Stall(reason=dependency.reason, message=trouble)
         for topic, paused in self._topics.paused.items():

@@ -1,7 +1,8 @@
 """The topics of one relay: what is known of each, and which are paused, since when and why.
 
 A topic is looked up in a task of its own, never on the way of a row: an unknown one may take its client's whole
-deadline. Until it is known its rows stay in the table.
+deadline. Until it is known its rows stay in the table. A paused one is looked up again when its wait is over and there
+still is a row for it; one whose rows are gone holds nobody up, and is forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from outboxd.errors import BrokerError, BrokerUnreachable, OutboxdError, TopicError
-from outboxd.pipeline.relay.dependencies import Dependency, growing_wait
+from outboxd.pipeline.relay.dependencies import Dependency, growing_wait, told
 from outboxd.pipeline.relay.rows import is_listed
 from outboxd.ports import Admin, Clock, TopicInfo
 from outboxd.telemetry.emitter import Telemetry
@@ -27,7 +28,7 @@ _CACHED_KEYS: Final = 50_000
 
 
 class PausedTopic:
-    """Why and since when a topic is paused, and when it is looked at again."""
+    """Why and since when a topic is paused, and from when on it may be looked at again."""
 
     __slots__ = ("at", "attempts", "due_at", "error")
 
@@ -96,7 +97,7 @@ class Topics:
     def ready(self, name: str) -> Topic | None:
         """The topic when rows may be sent to it now; a topic that nobody asked for before is looked up."""
         topic = self._known.get(name)
-        if topic is None and name not in self._wanted and name not in self._paused:
+        if topic is None and name not in self._wanted and not self._is_waiting(name):
             self._wanted.add(name)
             self._wake.set()
         return topic
@@ -104,7 +105,26 @@ class Topics:
     @property
     def skipped(self) -> Collection[str]:
         """Topics whose rows stay in the table for now."""
-        return [*self._wanted, *self._paused] if self._wanted or self._paused else ()
+        if not self._wanted and not self._paused:
+            return ()
+        return self._wanted | {name for name in self._paused if self._is_waiting(name)}
+
+    @property
+    def due(self) -> Collection[str]:
+        """Paused topics whose wait is over: the next row for one of them has it looked up again."""
+        return self._paused.keys() - self.skipped if self._paused else ()
+
+    def vanished(self, names: Collection[str]) -> None:
+        """No row is pending for these, which were due: what is wrong with them concerns nobody any more."""
+        for name in names:
+            if name in self._paused and name not in self._wanted and not self._is_waiting(name):
+                del self._paused[name]
+                self._attempts.pop(name, None)
+                self._telemetry.emit(TopicResumed(pipeline=self._pipeline, topic=name))
+
+    def _is_waiting(self, name: str) -> bool:
+        paused = self._paused.get(name)
+        return paused is not None and paused.due_at > self._clock.monotonic()
 
     @property
     def paused(self) -> Mapping[str, PausedTopic]:
@@ -112,18 +132,19 @@ class Topics:
         return self._paused
 
     def pause(self, name: str, error: OutboxdError) -> None:
-        """Send nothing to the topic until it was looked at again; others go on."""
-        attempts = self._attempts.get(name, 0) + 1
-        self._attempts[name] = attempts
-        wait = growing_wait(attempts, initial=1.0, maximum=60.0)
-        is_new = name not in self._paused
-        self._paused[name] = PausedTopic(str(error), self._clock.now(), attempts, self._clock.monotonic() + wait)
+        """Send nothing to the topic until it was looked at again; others go on. Failures during one wait count once."""
+        before = self._paused.get(name)
+        if before is None or not self._is_waiting(name):
+            attempts = self._attempts[name] = self._attempts.get(name, 0) + 1
+            wait = growing_wait(attempts, initial=1.0, maximum=60.0)
+            since = self._clock.now() if before is None else before.at
+            self._paused[name] = PausedTopic(told(error), since, attempts, self._clock.monotonic() + wait)
+            if before is None:
+                self._telemetry.emit(TopicPaused(pipeline=self._pipeline, topic=name, error=str(error), retry_in=wait))
         self._known.pop(name, None)
         self._wanted.discard(name)
         self.on_pause(name)
         self._wake.set()
-        if is_new:
-            self._telemetry.emit(TopicPaused(pipeline=self._pipeline, topic=name, error=str(error), retry_in=wait))
 
     def acknowledged(self, name: str) -> None:
         """A batch got through: the next failure is a first one again."""
@@ -131,7 +152,7 @@ class Topics:
             self._attempts.pop(name, None)
 
     async def run(self) -> None:
-        """Look up what is wanted, due or stale, until cancelled."""
+        """Look up what is wanted or stale, until cancelled."""
         gate = asyncio.Semaphore(_LOOK_UPS_AT_ONCE)
         running: set[str] = set()
 
@@ -158,15 +179,12 @@ class Topics:
     def _due(self) -> set[str]:
         now = self._clock.monotonic()
         due = set(self._wanted)
-        due.update(name for name, paused in self._paused.items() if paused.due_at <= now)
         due.update(name for name, topic in self._known.items() if topic.fresh_until <= now)
         return due
 
     def _until_next(self) -> float:
         now = self._clock.monotonic()
-        times = [paused.due_at for paused in self._paused.values()]
-        times.extend(topic.fresh_until for topic in self._known.values())
-        return max(0.05, min(times, default=now + _REFRESH) - now)
+        return max(0.05, min((topic.fresh_until for topic in self._known.values()), default=now + _REFRESH) - now)
 
     async def _look_up(self, name: str) -> None:
         await self._broker.wait()

@@ -85,6 +85,13 @@ class FakeBroker:
         for partition in range(partitions):
             self._logs.setdefault(TopicPartition(name, partition), [])
 
+    def recreate_topic(self, name: str) -> None:
+        """Delete the topic with everything in it and create it again: its offsets start at 0."""
+        for partition in self._logs:
+            if partition.topic == name:
+                self._logs[partition] = []
+        self._states = {key: state for key, state in self._states.items() if key[0].topic != name}
+
     def deny(self, name: str, is_denied: bool = True) -> None:  # reads as a statement
         """Refuse this client writes to the topic and everything about it, or allow them again."""
         self._topics[name].is_denied = is_denied

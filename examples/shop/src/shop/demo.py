@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +21,7 @@ from shop.stage import Stage, StoryBroken
 __all__ = ["tell"]
 
 _DLQ: Final = "orders.status_updated.dlq"
+_FOLDER: Final = "outboxd-demo-"
 
 
 def tell(folder: Path | None) -> Mapping[str, Any]:
@@ -25,9 +29,18 @@ def tell(folder: Path | None) -> Mapping[str, Any]:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return asyncio.run(_Story().play(folder))
-    with tempfile.TemporaryDirectory(prefix="outboxd-demo-", ignore_cleanup_errors=True) as own:
+    _remove_abandoned_folders()
+    with tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True) as own:
         Path(own).chmod(0o711)  # root's Postgres runs as another user
         return asyncio.run(_Story().play(Path(own)))
+
+
+def _remove_abandoned_folders() -> None:
+    """What a killed demo left on the disk; its processes ended with it. One that still runs holds its lock."""
+    for lock_path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/servers/lock"):
+        with suppress(OSError), lock_path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock_path.parents[1], ignore_errors=True)
 
 
 class _Story:
@@ -54,6 +67,7 @@ class _Story:
             self._say("`outboxd migrate` made the schema `outboxd` in both")
             await stage.start_daemon()
             self._say("`outboxd run`: two relays and two consumers are RUNNING")
+            await self._show(stage, "status")
             await self._an_order(stage)
             await self._a_stumble(stage)
             order = await self._an_illegal_message(stage)
@@ -109,16 +123,17 @@ class _Story:
         await stage.until("the next message of the same key is handled", lambda: _has_status(order, Status.READY))
         self._say("the next message of the same key was handled: the order is `ready`, the partition goes on")
         letter = await stage.until("the letter comes home", lambda: self._letter(stage, "orders", order))
-        self._say(f"the drain carried the letter into the table: {letter['id']}, {letter['status']},")
-        self._say(f"{letter['error_class']} after {letter['attempts']} call")
+        self._say("the drain carried the letter into the table, where it can be listed and shown:")
+        await self._show(stage, "letters", "list", "--pipeline", "orders")
+        await self._show(stage, "letters", "show", letter["id"], until="first failed")
         self._facts["letter"] = letter["id"]
         return order
 
     async def _a_replay(self, stage: Stage, order: int) -> None:
         self._title("5. The letter is replayed")
         letter = self._facts["letter"]
-        self._say(f"the order is `ready` by now, so `delivered` may follow: outboxd letters replay {letter}")
-        await stage.outboxd("letters", "replay", letter)
+        self._say("the order is `ready` by now, so `delivered` may follow:")
+        await self._show(stage, "letters", "replay", letter)
 
         async def is_resolved() -> bool:
             return bool((await stage.outboxd("letters", "show", letter))["status"] == "RESOLVED")
@@ -126,6 +141,15 @@ class _Story:
         await stage.until("the letter is resolved", is_resolved)
         await stage.until("the order is delivered", lambda: _has_status(order, Status.DELIVERED))
         self._say("the handler took it this time: the letter is RESOLVED, the order `delivered`")
+
+    async def _show(self, stage: Stage, *command: str, until: str | None = None) -> None:
+        """A command and what it prints, up to the line that begins with ``until``."""
+        print(f"\n           $ outboxd {' '.join(command)}")
+        for line in await stage.printed(*command):
+            if until is not None and line.startswith(until):
+                break
+            if line:
+                print(f"           {line}", flush=True)
 
     async def _letter(self, stage: Stage, pipeline: str, order: int) -> Mapping[str, Any] | None:
         letters = await stage.outboxd("letters", "list", "--pipeline", pipeline, "--key", str(order))

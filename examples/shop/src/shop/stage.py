@@ -134,14 +134,7 @@ class Stage:
 
     async def outboxd(self, *arguments: str) -> Any:
         """The result of a command of `outboxd`, from its `--json`. Raises StoryBroken with its error."""
-        with_url = ["--url", self._url] if arguments[0] in {"status", "letters", "replays"} else []
-        finished = await asyncio.to_thread(
-            subprocess.run,
-            [*_outboxd(), *arguments, *with_url, "--json"],
-            capture_output=True,
-            timeout=_COMMAND_SECONDS,
-            check=False,
-        )
+        finished = await self._command(*arguments, "--json")
         try:
             envelope: Mapping[str, Any] = json.loads(finished.stdout)
         except ValueError:
@@ -150,6 +143,23 @@ class Stage:
             raise StoryBroken(f"outboxd {' '.join(arguments)}: {envelope['error']['message']}")
         result = envelope["result"]
         return result.get("items", result) if isinstance(result, dict) else result
+
+    async def printed(self, *arguments: str) -> list[str]:
+        """The lines that a command of `outboxd` prints for people. Raises StoryBroken when it fails."""
+        finished = await self._command(*arguments)
+        if finished.returncode != 0:
+            raise StoryBroken(f"outboxd {' '.join(arguments)}: {finished.stderr.decode()}")
+        return [line.rstrip() for line in finished.stdout.decode().splitlines()]
+
+    async def _command(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        with_url = ["--url", self._url] if arguments[0] in {"status", "letters", "replays"} else []
+        return await asyncio.to_thread(
+            subprocess.run,
+            [*_outboxd(), *arguments, *with_url],
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
