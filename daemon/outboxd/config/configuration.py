@@ -16,6 +16,7 @@ from outboxd.config.source import Source, at, put
 from outboxd.config.yaml import Value
 from outboxd.pipeline.consumer.settings import ConsumerSettings
 from outboxd.pipeline.relay.settings import RelaySettings
+from outboxd.telemetry.redaction import Redactor
 from outboxd.telemetry.settings import TelemetrySettings
 
 __all__ = ["HIDDEN", "Configuration", "PipelineSettings", "shown_document"]
@@ -25,6 +26,7 @@ HIDDEN: Final = "***"
 """Stands for a secret that was written into the YAML itself."""
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}:]*):([^}:]*)(:[^}]*)?\}")
 _SECRET_NAME: Final = re.compile(r"password|passwd|secret|token|credential|api_?key|private_?key", re.IGNORECASE)
+_REDACTOR: Final = Redactor()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ def shown_document(source: Source, settings: Mapping[KeyPath, object]) -> dict[s
         written = at(document, path)
         if written is not None:
             put(document, path, _masked(str(written)))
+    for path, text in list(_texts(document, ())):
+        put(document, path, _REDACTOR.text(text))
     return document
 
 
@@ -65,6 +69,18 @@ def _masked(text: str) -> str:
         masked += f"${{{match[1]}:{match[2]}{shown_default}}}"
         end = match.end()
     return masked + (HIDDEN if end < len(text) or not text else "")
+
+
+def _texts(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every text, for the credentials that may stand inside one: a URL in a statement, say."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
 
 
 def _suspects(value: Value, path: KeyPath) -> Iterator[KeyPath]:

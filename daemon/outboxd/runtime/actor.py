@@ -17,6 +17,7 @@ from outboxd.runtime.backoff import STABLE_AFTER, restart_delay
 from outboxd.runtime.status import PipelineStatus, Reason, deciding, reason_of
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.pipelines import PipelineFailed, PipelineRestarted, PipelineStateChanged
+from outboxd.telemetry.redaction import Redactor
 
 __all__ = ["Observer", "PipelineActor", "RunEndedEarly", "RunNotBuilt", "RunWillNotEnd", "Timing"]
 
@@ -78,6 +79,7 @@ class PipelineActor:
         telemetry: Telemetry,
         timing: Timing,
         observer: Observer | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -88,6 +90,7 @@ class PipelineActor:
         self._telemetry = telemetry
         self._timing = timing
         self._observer = observer
+        self._redactor = redactor or Redactor()
         self._lifecycle = Lifecycle(self._moved)
         self._since = clock.now()
         self._target: Target | None = None
@@ -154,10 +157,11 @@ class PipelineActor:
             target=self._wanted,
             state=self.state,
             reason=None if self._reason is None else self._reason.code,
-            message=None if self._reason is None else self._reason.message,
+            message=None if self._reason is None else self._redactor.text(self._reason.message),
             since=self._since,
             restarts=max(0, self._starts - 1),
-            detail=detail,
+            # Errors of the user's own code are told here too, and they may say anything (invariant 11).
+            detail={key: self._redactor.value(value) for key, value in detail.items()},
         )
 
     # -- its life ----------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from outboxd.runtime.loop import log_unhandled
 from outboxd.runtime.process import Process
 from outboxd.runtime.random import SystemRandom
 from outboxd.runtime.relays import build_relay
+from outboxd.runtime.secrets import secrets_of
 from outboxd.runtime.signals import SignalWatch
 from outboxd.runtime.stages import Stages
 from outboxd.runtime.supervisor import Supervisor
@@ -40,6 +41,7 @@ from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.exporters import Metrics, resource
 from outboxd.telemetry.logs import get_logger
 from outboxd.telemetry.metrics import Instruments
+from outboxd.telemetry.redaction import Redactor
 from outboxd.telemetry.traces import Traces
 
 __all__ = ["App", "Surface"]
@@ -83,6 +85,7 @@ class App:
         )
         self.telemetry = Telemetry(get_logger(daemon=daemon.name), Instruments(self._metrics.meter))
         self._hooks = Hooks(registry, self.telemetry)
+        self._redactor = Redactor(secrets_of(configuration))
         self._stages = Stages(self.telemetry)
         self._signals = SignalWatch(self._signalled)
 
@@ -177,6 +180,7 @@ class App:
             connections=self._configuration.connections,
             registry=self._registry,
             hooks=self._hooks,
+            redactor=self._redactor,
             telemetry=self.telemetry,
             tracer=self._traces.tracer,
             plugin_meter=self._metrics.plugin_meter,
@@ -198,6 +202,7 @@ class App:
                 telemetry=self.telemetry,
                 timing=timing,
                 observer=self._observed,
+                redactor=self._redactor,
             )
             for name, settings in self._configuration.pipelines.items()
         ]

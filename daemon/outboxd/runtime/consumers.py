@@ -111,7 +111,9 @@ def _run(process: Process, name: str, settings: ConsumerSettings, resources: Run
         executor=resources.executor,
         telemetry=process.telemetry,
         owner=owner,
-        hooks=LetterHooks(redact=process.hooks.redact, fingerprint=process.hooks.fingerprint),
+        hooks=LetterHooks(
+            redact=process.hooks.redact, fingerprint=process.hooks.fingerprint, mask=process.redactor.text
+        ),
         plugins=[named.classifier for named in classifiers],
         drains=drains,
         letter_store=store,

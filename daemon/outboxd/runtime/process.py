@@ -13,6 +13,7 @@ from outboxd.ports import Clock, Files, Random
 from outboxd.registry import Hooks, Registry
 from outboxd.runtime.connections import ConnectionSettings
 from outboxd.telemetry.emitter import Telemetry
+from outboxd.telemetry.redaction import Redactor
 
 __all__ = ["Process"]
 
@@ -27,6 +28,7 @@ class Process:
     connections: ConnectionSettings
     registry: Registry
     hooks: Hooks
+    redactor: Redactor
     telemetry: Telemetry
     tracer: Tracer | None
     plugin_meter: Callable[[str], Meter]

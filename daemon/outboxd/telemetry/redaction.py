@@ -21,6 +21,11 @@ _SHORTEST: Final = 4
 _WORDS: Final = frozenset({"kafka", "outboxd", "password", "postgres", "postgresql"})
 
 
+def _masked(found: re.Match[str]) -> str:
+    # `postgresql://user:password@host` in a remedy shows how a DSN is written.
+    return found[0] if found["inline"] == "password" else f"{found['url'] or found['pair']}{MASK}"
+
+
 class Redactor:
     """Masks by field name, by the shape of DSNs and `password=...` pairs, and by the secrets themselves.
 
@@ -39,7 +44,7 @@ class Redactor:
         """The text without secrets."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
-        return _IN_TEXT.sub(lambda found: f"{found['url'] or found['pair']}{MASK}", text)
+        return _IN_TEXT.sub(_masked, text)
 
     def value(self, value: object, name: str = "") -> object:
         """The value without secrets, containers looked through; ``name`` is the field it stands in."""

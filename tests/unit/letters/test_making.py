@@ -14,6 +14,7 @@ from outboxd.errors import HandlerTimeout, PluginBroken
 from outboxd.pipeline.letters.making import FailureFacts, LetterHooks, Origin, make_letter, make_row_letter
 from outboxd.pipeline.letters.text import MESSAGE_BYTES, TRACEBACK_BYTES, error_message, error_traceback, mask_secrets
 from outboxd.records import Headers, Letter, OutboxRow, Stage, TimestampType
+from outboxd.telemetry.redaction import Redactor
 from tests.unit.letters.doubles import START, a_record
 
 ORIGIN = Origin(cluster_id="cluster", pipeline="orders", group="orders-group", handler="shop.orders:handle")
@@ -292,3 +293,16 @@ def test_a_refinement_that_fails_leaves_our_own_fingerprint() -> None:
 
 def test_a_cancellation_of_the_handler_itself_is_an_error_like_any() -> None:
     assert letter_for(asyncio.CancelledError()).error_class == "asyncio.exceptions.CancelledError"
+
+
+def test_a_secret_of_the_configuration_is_masked_wherever_an_error_says_it() -> None:
+    def fail() -> None:
+        raise ValueError("login with 7Jb5CvR4eJma7KiN failed")
+
+    hooks = LetterHooks(mask=Redactor(["7Jb5CvR4eJma7KiN"]).text)
+    letter = make_letter(a_record(7), facts(raised(fail)), ORIGIN, hooks)
+    assert letter.error_message == "login with *** failed"
+    assert "ValueError: login with *** failed" in letter.error_traceback
+    # The line of code that holds it is part of the traceback, too.
+    assert "7Jb5CvR4eJma7KiN" not in letter.error_traceback
+    assert letter.id == letter_for(ValueError()).id

@@ -291,6 +291,7 @@ class ConsumerRun(PipelineRun):
             clock=self._clock,
             random=self._random,
             telemetry=self._telemetry,
+            mask=self._hooks.mask,
         )
 
     # -- the end ---------------------------------------------------------------------------------------------------------

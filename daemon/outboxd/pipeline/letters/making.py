@@ -46,10 +46,14 @@ class FailureFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterHooks:
-    """The plugin hooks `outboxd_redact` and `outboxd_fingerprint` as plain callables; None leaves the letter as it is."""
+    """The plugin hooks `outboxd_redact` and `outboxd_fingerprint` as plain callables; None leaves the letter as it is.
+
+    ``mask`` takes the configuration's own secrets out of a text (invariant 11); it is applied before `redact`.
+    """
 
     redact: Callable[[Letter], Letter | None] = lambda _: None
     fingerprint: Callable[[Letter], str | None] = lambda _: None
+    mask: Callable[[str], str] = str
 
 
 NO_HOOKS: Final = LetterHooks()
@@ -124,7 +128,12 @@ def traceparent_of(record: RawRecord) -> str | None:
 
 
 def _finish(letter: Letter, hooks: LetterHooks) -> Letter:
-    return _refined(_redacted(letter, hooks), hooks)
+    masked = replace(
+        letter,
+        error_message=safe_text(hooks.mask(letter.error_message), MESSAGE_BYTES),
+        error_traceback=safe_text(hooks.mask(letter.error_traceback), TRACEBACK_BYTES),
+    )
+    return _refined(_redacted(masked, hooks), hooks)
 
 
 def _redacted(letter: Letter, hooks: LetterHooks) -> Letter:

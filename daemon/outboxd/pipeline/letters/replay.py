@@ -62,6 +62,7 @@ class Replayer:
         clock: Clock,
         random: Random,
         telemetry: Telemetry,
+        mask: Callable[[str], str] = str,
         pace: ReplayPace | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -73,6 +74,7 @@ class Replayer:
         self._clock = clock
         self._random = random
         self._telemetry = telemetry
+        self._mask = mask
         self._pace = ReplayPace() if pace is None else pace
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
@@ -175,7 +177,7 @@ class Replayer:
         except (ReplayPostponed, AssignmentLost):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the handler raises is the outcome
-            return describe(error)
+            return self._mask(describe(error))
         return None
 
     async def _finish(self, item: ReplayItem, error: str | None) -> None:
