@@ -62,12 +62,26 @@ def _taking_context(function: Callable[..., Any], target: str) -> Callable[..., 
             f"the target {target!r} takes {required} arguments",
             suggestion="it is called with the record, or with the record and the context",
         )
+    is_coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004  # an object whose call is a coroutine function
+    )
     if len(positional) > 1 or is_variadic:
-        return function
-    if inspect.iscoroutinefunction(function):
+        return _as_coroutine(function) if is_coroutine else function
+    if is_coroutine:
 
         async def alone(value: object, _context: object) -> object:
             return await function(value)
 
         return alone
     return lambda value, _context: function(value)
+
+
+def _as_coroutine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or for an object with a coroutine function as its call one that can be seen to be one."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    async def call(value: object, context: object) -> object:
+        return await function(value, context)
+
+    return call

@@ -29,6 +29,13 @@ from outboxd.records import RawRecord, TopicPartition
 __all__ = ["KafkaConsumer"]
 
 _TOUCH_EVERY: Final = 1.0
+_PASSING: Final = (
+    kafka.CommitFailedError,
+    kafka.IllegalStateError,
+    kafka.ConsumerStoppedError,
+    kafka.OffsetOutOfRangeError,
+)
+"""Errors that belong to a commit, a poll or an end, not to the membership."""
 
 
 class KafkaConsumer:
@@ -88,16 +95,18 @@ class KafkaConsumer:
         for topic in self._topics:
             await leaders(client_of(consumer), topic, seconds=self._answer)
         consumer.subscribe(self._topics, listener=self._membership)
-        self._touching = asyncio.create_task(self._keep_touching(), name="kafka: keep the membership alive")
+        self._touching = asyncio.create_task(self._keep_touching(listener), name="kafka: keep the membership alive")
 
-    async def _keep_touching(self) -> None:
+    async def _keep_touching(self, listener: AssignmentListener) -> None:
         """A member that has no partitions is polled by nobody, and would be put out of the group."""
         while True:
             await asyncio.sleep(_TOUCH_EVERY)
             try:
                 await touch(self._consumer)
-            except (kafka.KafkaError, OSError):
-                continue  # whoever polls a partition is told
+            except (kafka.KafkaError, OSError) as error:
+                # The client tells its error to whoever polls first: without partitions, that is us.
+                if not getattr(error, "retriable", True) and not isinstance(error, _PASSING):
+                    listener.refused(translate(error, doing="join the group"))
 
     async def poll(self, partition: TopicPartition, *, max_records: int, timeout: timedelta) -> Sequence[RawRecord]:
         """The next records of this partition. Raises OffsetOutOfRange, FetchUndecodable, AssignmentLost."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from outboxd.errors import BrokerError, OutboxdError, ProducerWedged, RecordRejected, SendOutcomeUnknown, TopicError
+from outboxd.errors import BrokerError, OutboxdError, ProducerWedged, RecordRejected, SendOutcomeUnknown, TopicUnknown
 from outboxd.kafka.bounded import end
 from outboxd.kafka.fencing import Epoch, take_producer_id
 from outboxd.kafka.idempotent import IdempotentProducer
@@ -115,8 +115,8 @@ class KafkaSender:
         built = producer.build([waiting.record for waiting in batch])
         try:
             return built.count, await producer.send(partition, built)
-        except TopicError:
-            raise
+        except TopicUnknown:
+            raise  # nothing was handed over
         except BrokerError as error:
             await self._replace(producer)
             if isinstance(error, ProducerWedged):

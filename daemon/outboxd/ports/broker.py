@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from outboxd.errors import BrokerError
 from outboxd.records import Headers, Position, RawRecord, TopicPartition
 
 __all__ = [
@@ -127,6 +128,10 @@ class AssignmentListener(Protocol):
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions are ours from now on; each must be given a position by `seek` before it is polled."""
+        ...
+
+    def refused(self, error: BrokerError) -> None:
+        """The group does not take this member, for a reason that does not pass by itself (an ACL, its settings)."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import tempfile
@@ -32,7 +33,13 @@ class OsFiles:
         key = _absolute(path)
         if key in self._locks:
             return False
-        descriptor = await self._threads.run(_lock, path)
+        taking = asyncio.ensure_future(self._threads.run(_lock, path))
+        try:
+            descriptor = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # The thread goes on and may take the lock yet: nobody would ever give it back.
+            taking.add_done_callback(_let_go)
+            raise
         if descriptor is None:
             return False
         self._locks[key] = descriptor
@@ -103,7 +110,16 @@ def _absolute(path: str) -> str:
 
 
 def _make_directory(path: str) -> None:
-    Path(path).mkdir(parents=True, exist_ok=True)
+    directory = Path(path).absolute()
+    missing = [level for level in (directory, *directory.parents) if not level.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for level in missing:
+        _sync_directory(level.parent)
+
+
+def _let_go(taking: asyncio.Future[int | None]) -> None:
+    if not taking.cancelled() and taking.exception() is None and (descriptor := taking.result()) is not None:
+        os.close(descriptor)
 
 
 def _lock(path: str) -> int | None:
@@ -132,7 +148,6 @@ def _size(path: str) -> int:
 
 
 def _append(path: str, data: bytes) -> int:
-    is_new = not Path(path).exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         before = os.fstat(descriptor).st_size
@@ -140,7 +155,7 @@ def _append(path: str, data: bytes) -> int:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    if is_new:
+    if before == 0:  # new, or new to everybody but a write that failed: its name may not be durable yet
         _sync_directory(Path(path).parent)
     return before
 

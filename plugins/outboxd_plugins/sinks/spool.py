@@ -49,6 +49,7 @@ class SpoolSink:
         self._log: SpoolLog | None = None
         self._idle = asyncio.Lock()
         self._appending: asyncio.Task[Place] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._damaged = context.meter.create_counter(
             "outboxd_spool_damaged_entries", description="Entries of the spool whose checksum does not fit"
         )
@@ -109,8 +110,13 @@ class SpoolSink:
         """Wait for the disk, then let another process in."""
         if self._log is None:
             return
+        self._log = None
+        # Shielded: behind a slow disk the caller's time runs out, and the lock must be given back all the same.
+        self._closing = asyncio.create_task(self._unlock(), name=f"close spool {self._context.name}")
+        await asyncio.shield(self._closing)
+
+    async def _unlock(self) -> None:
         async with self._idle:
-            self._log = None
             await self._context.files.unlock(self._lock_file)
 
     async def _append(self, log: SpoolLog, data: bytes) -> Place:

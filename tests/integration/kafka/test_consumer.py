@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from outboxd.errors import AssignmentLost, BrokerUnreachable, OffsetOutOfRange, TopicUnknown
+from outboxd.errors import AssignmentLost, BrokerError, BrokerUnreachable, OffsetOutOfRange, TopicUnknown
 from outboxd.kafka.broker import KafkaBroker
 from outboxd.kafka.consumer import KafkaConsumer
 from outboxd.ports import OutboundRecord
@@ -21,11 +21,19 @@ from tests.integration.kafka.conftest import MakeProducer, broker_at
 class Member:
     """A consumer that handles a record by remembering it, and commits when it is told to."""
 
-    def __init__(self, broker: KafkaBroker, topic: str, group: str, *, instance_id: str | None = None) -> None:
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        topic: str,
+        group: str,
+        *,
+        instance_id: str | None = None,
+        session: timedelta = timedelta(seconds=6),
+    ) -> None:
         self.consumer: KafkaConsumer = broker.consumer(
             topics=[topic],
             group=group,
-            session_timeout=timedelta(seconds=6),
+            session_timeout=session,
             rebalance_timeout=timedelta(seconds=15),
             max_poll_interval=timedelta(seconds=60),
             instance_id=instance_id,
@@ -34,6 +42,7 @@ class Member:
         self.done: dict[TopicPartition, int] = {}
         self.seen: list[RawRecord] = []
         self.revocations = 0
+        self.refusals: list[BrokerError] = []
 
     async def start(self) -> None:
         await self.consumer.start(self)
@@ -49,6 +58,9 @@ class Member:
             committed = await self.consumer.committed(partition)
             self.consumer.seek(partition, 0 if committed is None else committed[0])
         self.owned = set(partitions)
+
+    def refused(self, error: BrokerError) -> None:
+        self.refusals.append(error)
 
     async def commit(self) -> None:
         offsets = {partition: (offset, "") for partition, offset in self.done.items() if partition in self.owned}
@@ -246,3 +258,13 @@ async def test_a_reader_finds_what_lies_behind_an_offset_and_nothing_behind_the_
             await admin.read(TopicPartition("there-is-no-such-topic", 0), 0, 1)
     finally:
         await admin.close()
+
+
+async def test_a_group_that_never_takes_the_member_is_told(broker: KafkaBroker, topic: str) -> None:
+    member = Member(broker, topic, topic, session=timedelta(milliseconds=100))  # below the broker's minimum
+    await member.start()
+    async with asyncio.timeout(20):
+        while not member.refusals:
+            await asyncio.sleep(0.05)
+    assert "InvalidSessionTimeout" in member.refusals[0].message
+    await member.consumer.stop()

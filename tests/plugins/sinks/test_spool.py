@@ -364,3 +364,22 @@ def test_through_crashes_full_disks_and_torn_writes_every_acknowledged_letter_is
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(story())
+
+
+@virtual_time
+async def test_a_spool_that_was_closed_behind_a_slow_disk_is_given_back_once_the_disk_is_done() -> None:
+    files = FakeFiles()
+    sink = await a_spool(files)
+    files.faults.plan("append", Delayed(6.0))
+    writing = asyncio.create_task(sink.write(some(0)))
+    await asyncio.sleep(0.1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await sink.close()
+    with pytest.raises(SinkUnavailable, match="another process"):
+        await a_spool(files)
+    await writing
+    await asyncio.sleep(0.1)
+    again = await a_spool(files)
+    assert (await content(again))[0] == some(0)
+    await again.close()

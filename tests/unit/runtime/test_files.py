@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from outboxd.runtime import files as module
 from outboxd.runtime.executor import ThreadExecutor
 from outboxd.runtime.files import OsFiles
 
@@ -106,3 +109,39 @@ async def test_a_function_that_raises_stop_iteration_does_not_hang_its_caller() 
     with pytest.raises(RuntimeError, match="StopIteration"):
         await executor.run(next, iter(()))
     executor.close()
+
+
+async def test_a_lock_that_is_taken_after_the_caller_gave_up_is_given_back(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, disk = threading.Event(), threading.Event()
+    take = module._lock
+
+    def slow(path: str) -> int | None:
+        entered.set()
+        disk.wait(10)
+        return take(path)
+
+    monkeypatch.setattr(module, "_lock", slow)
+    taking = asyncio.create_task(files.lock(str(tmp_path / "lock")))
+    await asyncio.to_thread(entered.wait, 10)
+    taking.cancel()
+    await asyncio.wait({taking})
+    monkeypatch.setattr(module, "_lock", take)
+    disk.set()
+    async with asyncio.timeout(10):
+        while not await files.lock(str(tmp_path / "lock")):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_first_append_after_one_that_failed_makes_the_name_durable(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(module, "_sync_directory", synced.append)
+    (tmp_path / "a").touch()  # what a write that failed has left
+    await files.append(str(tmp_path / "a"), b"1")
+    assert synced == [tmp_path]
+    synced.clear()
+    await files.make_directory(str(tmp_path / "x" / "y"))
+    assert set(synced) == {tmp_path, tmp_path / "x"}

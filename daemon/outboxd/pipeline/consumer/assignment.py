@@ -147,14 +147,14 @@ class Assignment:
 
         It drops them; they are read again, since the position is set only after that poll is over.
         """
-        poll = self._polls.pop(partition.tp, None)
-        if poll is None or poll.done():
-            return True
-        await asyncio.wait({poll}, timeout=_START_DEADLINE)
-        if poll.done():
-            return True
-        self._polls[partition.tp] = poll
-        return False
+        poll = self._polls.get(partition.tp)  # stays there: another rebalance may have to wait for it too
+        if poll is not None and not poll.done():
+            await asyncio.wait({poll}, timeout=_START_DEADLINE)
+        return poll is None or poll.done()
+
+    def refused(self, error: BrokerError) -> None:
+        """A member that the group never takes owns nothing and would look idle for ever (invariant 12)."""
+        self._fail(error)
 
     # -- partitions go ---------------------------------------------------------------------------------------------------
 

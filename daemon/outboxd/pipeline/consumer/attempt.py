@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
 from outboxd.api import Codec, Handler, HandlerContext
-from outboxd.errors import RecordError
+from outboxd.errors import HandlerTimeout, RecordError
 from outboxd.pipeline.consumer.backoff import Backoff
 from outboxd.pipeline.consumer.tracing import Tracing
 from outboxd.pipeline.letters.classification import Decision
@@ -171,7 +172,20 @@ class HandlerCall:
 
     async def _call_plain(self, record: Record, context: HandlerContext) -> object:
         result = await self._executor.run(self._handler.handle, record, context)
-        return await result if isinstance(result, Awaitable) else result
+        if not isinstance(result, Awaitable):
+            return result
+        # A coroutine behind a plain function (a decorator's wrapper): unlike the function it can be ended in time.
+        deadline = asyncio.timeout(context.deadline.total_seconds())
+        try:
+            async with deadline:
+                return await result
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise HandlerTimeout(
+                f"the handler did not return within {context.deadline.total_seconds():g} s",
+                suggestion="make the handler faster, or raise handler.timeout",
+            ) from error
 
 
 def _refusal(result: object) -> Exception:

@@ -59,14 +59,16 @@ class Committer:
         moved = _moved(self._partitions.values())
         if not moved:
             return True
+        incarnations = {partition: partition.progress.incarnation for partition in moved if partition.progress}
         try:
             await self._port.commit({partition.tp: (offset, "") for partition, offset in moved.items()})
         except BrokerError as error:
             self._failed(f"{type(error).__name__}: {error}", is_lost=isinstance(error, AssignmentLost))
             return False
         for partition, offset in moved.items():
-            if partition.progress is not None:
-                partition.progress.commit_acknowledged(offset)
+            progress = partition.progress
+            if progress is not None and progress.incarnation == incarnations[partition]:
+                progress.commit_acknowledged(offset)
         self.last_error = None
         self._telemetry.emit(
             OffsetsCommitted(pipeline=self._pipeline, offsets={p.tp: offset for p, offset in moved.items()})

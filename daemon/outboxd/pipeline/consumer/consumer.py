@@ -236,6 +236,8 @@ class ConsumerRun(PipelineRun):
                 failures += 1
                 self._outside = _stall_of(error)
                 if self._outside is None:
+                    await membership.discard()
+                    self._membership = None
                     raise
             finally:
                 if not joining.done():

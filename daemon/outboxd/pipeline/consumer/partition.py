@@ -183,7 +183,8 @@ class AssignedPartition:
     async def idle(self) -> None:
         """Return once nothing of it is busy."""
         while self.busy:
-            self._idle = asyncio.Event()
+            if self._idle is None or self._idle.is_set():  # several may wait
+                self._idle = asyncio.Event()
             await self._idle.wait()
 
     def close(self) -> None:

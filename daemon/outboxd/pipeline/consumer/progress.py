@@ -15,7 +15,7 @@ class Progress(Generic[_T]):
     Only what is *not* done is kept, so a stuck record with a million done behind it costs one entry.
     """
 
-    __slots__ = ("committed", "pending", "position")
+    __slots__ = ("committed", "incarnation", "pending", "position")
 
     def __init__(self, start: int, committed: int | None) -> None:
         self.pending: dict[int, _T] = {}
@@ -24,6 +24,8 @@ class Progress(Generic[_T]):
         """The next offset that is not in hand and never was: past control records too."""
         self.committed = committed
         """What the broker has of us; None when there is nothing."""
+        self.incarnation = 0
+        """Grows when the topic was made anew: a commit that was asked for before says nothing about the new one."""
 
     def took(self, offset: int, record: _T) -> bool:
         """A record came from the log. False, and nothing changes, when it was delivered before."""
@@ -46,6 +48,7 @@ class Progress(Generic[_T]):
         assert not self.pending, "what is in hand of the old topic is finished first"
         self.position = start
         self.committed = None
+        self.incarnation += 1
 
     @property
     def safe(self) -> int:

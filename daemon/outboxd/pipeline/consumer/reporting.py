@@ -90,5 +90,5 @@ class Reporter:
             at = f"{overdue.raw.topic}-{overdue.raw.partition}@{overdue.raw.offset}"
             yield Stall(
                 reason="handler_stuck",
-                message=f"a plain function works on {at} past its deadline and cannot be cancelled: its key waits for it",
+                message=f"the handler works on {at} past its deadline and cannot be ended: its key waits for it",
             )

@@ -86,6 +86,8 @@ class Settlement:
         """Records in backoff; they hold their lane and no worker."""
         self.counts = RecordCounts()
         self.outage_rule = ""
+        self._outages = 0.0
+        """Seconds that outages have lasted so far: they are charged to no record."""
 
     def close(self) -> None:
         """Forget every record that waits."""
@@ -144,11 +146,12 @@ class Settlement:
 
     def _follow(self, record: InHand, failing: Failing, decision: Decision, error: BaseException, stage: Stage) -> None:
         now = self._clock.monotonic()
-        since = now if failing.charged_since is None else failing.charged_since
+        worked = now - self._outages
+        since = worked if failing.charged_since is None else failing.charged_since
         outcome = judge(
             decision,
             attempts=failing.attempts + 1,
-            elapsed=now - since,
+            elapsed=worked - since,
             policy=self._policy,
             is_outage=self._breaker.is_open,
             random=self._random,
@@ -234,6 +237,7 @@ class Settlement:
     def _outage_ended(self) -> None:
         self._probes.close()
         lasted = self._clock.monotonic() - self._breaker.opened_at
+        self._outages += lasted
         self._telemetry.emit(OutageEnded(pipeline=self._pipeline, seconds=lasted))
         self._wake()
 

@@ -42,6 +42,9 @@ class StartPositions:
         """Where to start. Raises BrokerError; PipelineStopped when the policy is `fail`."""
         committed = await port.committed(tp)
         if committed is not None and committed[0] >= 0:
+            # Known from now on, also when its offsets go with the topic and it is made anew.
+            self._found.pop(tp, None)
+            self._first_sights[tp.topic] = 0
             return StartPosition(offset=committed[0], committed=committed[0])
         if tp not in self._found:
             self._found[tp] = await self._first(port, tp)

@@ -24,6 +24,8 @@ _TURN_SECONDS: Final = 0.005
 """How long a worker whose handler never suspends keeps the loop before it lets heartbeats and polls run."""
 _TURN_RECORDS: Final = 16
 """How often it looks at the time."""
+_CANCEL_AGAIN: Final = 5.0
+"""Seconds after which a handler that went on although it was cancelled is cancelled again, and shown."""
 
 
 class Settles(Protocol):
@@ -51,7 +53,7 @@ class _Cancel(Enum):
 
 
 class _Worker:
-    __slots__ = ("cancel", "deadline", "is_closing", "record", "task", "timer")
+    __slots__ = ("cancel", "deadline", "is_closing", "is_tainted", "record", "task", "timer")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -60,6 +62,8 @@ class _Worker:
         self.timer: asyncio.TimerHandle | None = None
         self.cancel = _Cancel.NOT
         self.is_closing = False
+        self.is_tainted = False
+        """Whether a cancellation of the last call may still be on its way to the next await."""
 
 
 class Workers:
@@ -98,10 +102,11 @@ class Workers:
         return sum(worker.record is not None for worker in self._workers)
 
     def overdue(self) -> InHand | None:
-        """A record whose plain function runs past its deadline, and cannot be cancelled; None when there is none."""
-        if not self._call.is_plain:
-            return None
-        now = asyncio.get_running_loop().time()
+        """A record whose handler runs past its deadline and cannot be ended; None when there is none.
+
+        A plain function cannot be cancelled, and a coroutine may swallow its cancellation.
+        """
+        now = asyncio.get_running_loop().time() - (0.0 if self._call.is_plain else _CANCEL_AGAIN)
         return next((w.record for w in self._workers if w.record is not None and now >= w.deadline), None)
 
     def wake(self) -> None:
@@ -165,6 +170,8 @@ class Workers:
             if len(lanes):
                 self.wake()
             await self._attempt(worker, record, settlement, loop)
+            if worker.is_tainted or (worker.task is not None and worker.task.cancelling()):
+                await self._absorb(worker)
             taken += 1
             if taken % _TURN_RECORDS == 0 and loop.time() - turn_began >= _TURN_SECONDS:
                 await asyncio.sleep(0)
@@ -228,7 +235,19 @@ class Workers:
         worker.cancel = _Cancel.NOT
         task = asyncio.current_task()
         while task is not None and task.cancelling():
+            worker.is_tainted = True
             task.uncancel()
+
+    async def _absorb(self, worker: _Worker) -> None:
+        """Take what is left of a cancellation, ours or the handler's own: it must not hit the next record's handler."""
+        worker.is_tainted = False
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if worker.is_closing:
+                raise
+        self._uncancel(worker)
+        worker.is_tainted = False
 
     # -- the handler's deadline: one timer per worker and deadline, not per record ---------------------------------------
 
@@ -243,9 +262,11 @@ class Workers:
             return
         if loop.time() < worker.deadline:
             worker.timer = loop.call_at(worker.deadline, self._check_deadline, worker, loop)
-        elif worker.cancel is _Cancel.NOT:
+            return
+        if worker.cancel is _Cancel.NOT:
             worker.cancel = _Cancel.TIMEOUT
-            worker.task.cancel()
+        worker.timer = loop.call_later(_CANCEL_AGAIN, self._check_deadline, worker, loop)
+        worker.task.cancel()
 
     def _ended(self, worker: _Worker, task: asyncio.Task[None]) -> None:
         self._workers.remove(worker)

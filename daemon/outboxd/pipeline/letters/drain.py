@@ -62,6 +62,8 @@ class _Journey:
     is_sure: bool = True
     failures: int = 0
     limit: int = 0
+    released: str | None = None
+    """Up to where the sink was told to forget: room that it could not free is freed with the next look."""
 
 
 class DrainJob:
@@ -170,6 +172,7 @@ class DrainJob:
         letters, position = await self._timed(self._source.read(journey.position, journey.limit))
         if not letters and position == journey.position:
             self._report(letters, new=0, foreign=0)
+            await self._release(journey)
             return 0
         mine = sorted((letter for letter in letters if letter.pipeline == self._pipeline), key=_age)
         # From here until the answer nobody knows which position the home has.
@@ -180,8 +183,13 @@ class DrainJob:
         journey.limit = min(self._pace.batch, 2 * journey.limit)
         self._drained += new
         self._report(mine, new=new, foreign=len(letters) - len(mine))
-        await self._timed(self._source.release(position))
+        await self._release(journey)
         return max(1, len(letters))
+
+    async def _release(self, journey: _Journey) -> None:
+        if journey.position is not None and journey.released != journey.position:
+            await self._timed(self._source.release(journey.position))
+            journey.released = journey.position
 
     async def _renew(self, journey: _Journey) -> None:
         now = self._clock.monotonic()

@@ -78,8 +78,8 @@ class Replayer:
         self._pace = ReplayPace() if pace is None else pace
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
-        self._running: dict[asyncio.Task[None], str] = {}
-        self._tails: dict[Hashable, asyncio.Task[None]] = {}
+        self._running: dict[asyncio.Task[bool], str] = {}
+        self._tails: dict[Hashable, asyncio.Task[bool]] = {}
         self._lost_claims = 0
         self._postponed_until = 0.0
 
@@ -148,25 +148,29 @@ class Replayer:
             self._running[task] = self._claimant
             task.add_done_callback(partial(self._ended, lane))
 
-    def _ended(self, lane: Hashable, task: asyncio.Task[None]) -> None:
+    def _ended(self, lane: Hashable, task: asyncio.Task[bool]) -> None:
         self._running.pop(task, None)
         if self._tails.get(lane) is task:
             del self._tails[lane]
         self._woken.set()
 
-    async def _process(self, item: ReplayItem, before: asyncio.Task[None] | None) -> None:
+    async def _process(self, item: ReplayItem, before: asyncio.Task[bool] | None) -> bool:
+        """True when the letter came to an outcome; one that was given back takes those behind it in its key along."""
         try:
             if before is not None:
                 await asyncio.wait({before})
+                if not _has_outcome(before):
+                    raise ReplayPostponed("the letter before it in its key was given back")
             error = await self._outcome(item)
         except (ReplayPostponed, AssignmentLost) as postponed:
             self._postponed_until = self._clock.monotonic() + self._pace.postponed
             await self._give_back(item, describe(postponed))
-            return
+            return False
         except asyncio.CancelledError:
             await self._give_back(item, "this replica stops")
             raise
         await self._finish(item, error)
+        return True
 
     async def _outcome(self, item: ReplayItem) -> str | None:
         letter = item.letter
@@ -256,3 +260,7 @@ class Replayer:
         delay = self._random.uniform(longest / 2, longest)
         self._telemetry.emit(ReplayClaimFailed(pipeline=self._pipeline, reason=describe(error), retry_in=delay))
         return delay
+
+
+def _has_outcome(task: asyncio.Task[bool]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result()
