@@ -111,6 +111,11 @@ class OutboxdError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def told(self) -> str:
+        """What happened and what to do about it, for people."""
+        return self.message if self.suggestion is None else f"{self.message}: {self.suggestion}"
+
 
 class ConfigurationError(OutboxdError):
     """The configuration cannot be carried out; `outboxd check` shows every such error with its place."""

@@ -33,9 +33,9 @@ class PipelineState(StrEnum):
     STOPPED = "STOPPED"
     """Asked to stop, and stopped."""
     FAILED = "FAILED"
-    """Ended by an error; will be restarted by the supervisor unless the reason says that a person must act."""
+    """Ended by an error; started again after a wait that grows, unless the reason says that a person must act."""
     RESTARTING = "RESTARTING"
-    """Waiting for its restart after a failure, or being restarted on request."""
+    """About to be started again, after a failure or on request."""
 
 
 class TargetState(StrEnum):

@@ -317,4 +317,4 @@ async def test_a_letter_is_replayed_after_the_fix(
     await until(lambda: has_status("RESOLVED"), what="it is resolved")
     assert calls() == ["a", "a", "a"]
     shown = await daemon.ask("letters", "show", str(letter["id"]))
-    assert (shown["status"], shown["replay_count"], shown["attempts"]) == ("RESOLVED", 2, 1)
+    assert (shown["status"], shown["replay_count"], shown["attempts"]) == ("RESOLVED", 2, 3)

@@ -31,7 +31,8 @@ def load_target(target: str) -> Callable[..., Any]:
     except Exception as error:
         raise PluginBroken(
             f"the target {target!r} cannot be imported: {type(error).__name__}: {error}",
-            suggestion=f"install the distribution that brings {module_name!r} beside outboxd, or correct the name",
+            suggestion=f"correct the name, or install the distribution that brings {module_name!r} beside outboxd; "
+            "modules in the working directory of `outboxd run`, or in PYTHONPATH, are found too",
         ) from error
     for name in path.split("."):
         found = getattr(found, name, None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
 from outboxd.api.references import PluginReference
+from outboxd.api.settings import ConnectionRef
 from outboxd.config.defaults import Connection
 from outboxd.config.problems import KeyPath, Problem
 from outboxd.config.reflection import connection_names
@@ -25,29 +26,26 @@ Pipeline = RelaySettings | ConsumerSettings
 
 
 def check_connections(
-    parts: Mapping[KeyPath, object], connections: Mapping[str, Connection | None], source: Source
+    named: Iterable[tuple[KeyPath, str, ConnectionRef]], connections: Mapping[str, Connection | None], source: Source
 ) -> Iterator[Problem]:
     """Each connection that is named exists and has the right type; ``connections`` holds None for invalid ones."""
-    for path, part in parts.items():
-        for where, name, reference in connection_names(part, path):
-            connection = connections.get(name)
-            said = source.text(where)
-            if name not in connections:
-                candidates = [
-                    key for key, value in connections.items() if value is None or value.type == reference.type
-                ]
-                yield _problem(
-                    source, where, "connection_unknown", f"no connection is called {said}", closest(said, candidates)
-                )
-            elif connection is not None and connection.type != reference.type:
-                candidates = [key for key, value in connections.items() if value and value.type == reference.type]
-                yield _problem(
-                    source,
-                    where,
-                    "connection_type",
-                    f"{said} is a {connection.type} connection, a {reference.type} connection is wanted",
-                    f"use one of: {', '.join(candidates)}" if candidates else f"add a {reference.type} connection",
-                )
+    for where, name, reference in named:
+        connection = connections.get(name)
+        said = source.text(where)
+        if name not in connections:
+            candidates = [key for key, value in connections.items() if value is None or value.type == reference.type]
+            yield _problem(
+                source, where, "connection_unknown", f"no connection is called {said}", closest(said, candidates)
+            )
+        elif connection is not None and connection.type != reference.type:
+            candidates = [key for key, value in connections.items() if value and value.type == reference.type]
+            yield _problem(
+                source,
+                where,
+                "connection_type",
+                f"{said} is a {connection.type} connection, a {reference.type} connection is wanted",
+                f"use one of: {', '.join(candidates)}" if candidates else f"add a {reference.type} connection",
+            )
 
 
 def check_consumers(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
+from outboxd.api.settings import ConnectionRef
 from outboxd.config.configuration import Configuration, PipelineSettings, shown_document
 from outboxd.config.cross_checks import check_connections, check_consumers, check_relays
 from outboxd.config.defaults import Connection, default_group, with_default_chain
@@ -17,7 +18,8 @@ from outboxd.config.interpolation import Scheme
 from outboxd.config.problems import ConfigurationInvalid, KeyPath, Problem
 from outboxd.config.process_settings import DaemonSettings, HttpSettings
 from outboxd.config.reading import find_files, interpolate_source, read_files
-from outboxd.config.source import Source
+from outboxd.config.reflection import connection_names, written_names
+from outboxd.config.source import Source, at
 from outboxd.config.suggestion import closest
 from outboxd.config.validation import validate
 from outboxd.config.yaml import Value
@@ -88,6 +90,7 @@ class _Loader:
         self._source = source
         self._registry = registry
         self._parts: dict[KeyPath, object] = {}
+        self._refused: dict[KeyPath, type[BaseModel]] = {}
 
     def configuration(self, files: Sequence[Path]) -> Configuration | None:
         self._check_top_level()
@@ -100,7 +103,7 @@ class _Loader:
             if isinstance(settings, ConsumerSettings)
         }
         relays = {name: settings for name, settings in pipelines.items() if isinstance(settings, RelaySettings)}
-        self._note(check_connections(self._parts, connections, self._source))
+        self._note(check_connections(self._named(), connections, self._source))
         self._note(check_consumers(consumers, connections, self._source, self._registry))
         self._note(check_relays(relays, connections, self._source, self._registry))
         if self._source.problems or None in {*map(type, sections.values())}:
@@ -114,6 +117,13 @@ class _Loader:
             files=tuple(files),
             document=shown_document(self._source, self._parts),
         )
+
+    def _named(self) -> Iterator[tuple[KeyPath, str, ConnectionRef]]:
+        """Every connection that is named, also in parts that are wrong for another reason."""
+        for path, part in self._parts.items():
+            yield from connection_names(part, path)
+        for path, model in self._refused.items():
+            yield from written_names(model, at(self._source.data, path), path, self._registry)
 
     def _note(self, problems: Iterable[Problem]) -> None:
         self._source.problems += [problem for problem in problems if not self._source.has_failed(problem.path)]
@@ -134,7 +144,9 @@ class _Loader:
 
     def _part(self, model: type[BaseModel], path: KeyPath) -> BaseModel | None:
         made = validate(model, self._source, path, self._registry)
-        if made is not None:
+        if made is None:
+            self._refused[path] = model
+        else:
             self._parts[path] = made
         return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
@@ -15,7 +15,7 @@ from outboxd.config.yaml import Value
 from outboxd.errors import PluginError
 from outboxd.registry import Registry
 
-__all__ = ["connection_names", "known_keys", "models_in", "secret_paths", "uses_in"]
+__all__ = ["connection_names", "known_keys", "models_in", "secret_paths", "uses_in", "written_names"]
 
 
 def known_keys(model: type[BaseModel], path: KeyPath, data: Value, registry: Registry) -> Iterable[str]:
@@ -92,6 +92,43 @@ def connection_names(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, st
             written = getattr(model, name)
             if reference is not None and isinstance(written, str):
                 yield (*where, name), written, reference
+
+
+def written_names(
+    model: type[BaseModel], data: Value, path: KeyPath, registry: Registry
+) -> Iterator[tuple[KeyPath, str, ConnectionRef]]:
+    """The same from what is written, valid or not: one mistake must not hide another."""
+    if issubclass(model, PluginUse):
+        plugin = _plugin_model(model, data, registry)
+        if plugin is not None:
+            yield from written_names(plugin, data, path, registry)
+    if not isinstance(data, dict):
+        return
+    for name, info in model.model_fields.items():
+        written = data.get(name)
+        reference = _reference(info.annotation, info.metadata)
+        if reference is not None:
+            if isinstance(written, str):
+                yield (*path, name), written, reference
+            continue
+        inner = _model_in(info.annotation)
+        if inner is not None:
+            for where, item in _items(info.annotation, written, (*path, name)):
+                yield from written_names(inner, item, where, registry)
+
+
+def _items(annotation: Any, written: Value, path: KeyPath) -> Iterator[tuple[KeyPath, Value]]:
+    """The values in which a field's models are written: one, a list of them, or a mapping of names to them."""
+    if isinstance(written, list):
+        yield from (((*path, index), item) for index, item in enumerate(written))
+    elif isinstance(written, dict) and _is_mapping(annotation):
+        yield from (((*path, key), item) for key, item in written.items())
+    else:
+        yield path, written
+
+
+def _is_mapping(annotation: Any) -> bool:
+    return get_origin(annotation) is Mapping or any(_is_mapping(argument) for argument in get_args(annotation))
 
 
 def _reference(annotation: Any, metadata: Iterable[Any] = ()) -> ConnectionRef | None:

@@ -12,6 +12,7 @@ import uvicorn
 from outboxd.errors import OutboxdError
 from outboxd.http.api import create_api
 from outboxd.runtime.control import Control
+from outboxd.telemetry.daemon import HttpOpened
 
 __all__ = ["HttpServer", "PortUnavailable"]
 
@@ -68,6 +69,8 @@ class HttpServer:
         await self._server.serving.wait()
         if self._task.done():
             await self._task
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        control.telemetry.emit(HttpOpened(url=f"http://{host}:{self.port}"))
 
     async def close(self) -> None:
         """Answer what is being asked, for a second; then cut the rest off."""

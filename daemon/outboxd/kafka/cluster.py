@@ -55,7 +55,9 @@ async def leaders(client: Any, topic: str, *, seconds: float) -> Mapping[int, in
         (described,) = answer.topics
         error = kafka.for_code(described[0])
         if error is kafka.UnknownTopicOrPartitionError:
-            raise TopicUnknown(f"topic {topic} does not exist", topic=topic, suggestion="Create it.")
+            raise TopicUnknown(
+                f"topic {topic} does not exist", topic=topic, suggestion="Create it: outboxd makes no topic."
+            )
         if error is kafka.InvalidTopicError:
             raise TopicUnknown(f"{topic!r} cannot be a topic's name", topic=topic, suggestion="Correct the name.")
         if error is kafka.TopicAuthorizationFailedError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,9 +14,28 @@ from outboxd.api.settings import PluginSettings, PositiveDuration, SecretStr
 __all__ = ["PostgresSettings"]
 
 
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(:\d{1,5})?")
+
+
 def _dsn(value: SecretStr) -> SecretStr:
-    if not value.get_secret_value().startswith(("postgres://", "postgresql://")):
-        raise ValueError("a DSN starts with postgresql://")  # never the value: it may hold a password
+    """Refuse what the driver could not use. Never with a piece of the value: it may hold a password."""
+    dsn = value.get_secret_value()
+    if not dsn.startswith(("postgres://", "postgresql://")):
+        raise ValueError("a DSN starts with postgresql://")
+    place, _, query = dsn.partition("://")[2].partition("?")
+    netloc = place.partition("/")[0]
+    user, _, hosts = netloc.rpartition("@")
+    if "#" in dsn or "@" in user or "@" in place.partition("/")[2]:
+        raise ValueError(
+            "special characters in the user or password of a DSN are written as %XX: @ is %40, / is %2F, # is %23"
+        )
+    if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
+        raise ValueError("the address of a DSN is host:port, the port a number")
+    for option in query.split("&"):
+        name, _, mode = option.partition("=")
+        if name == "sslmode" and mode not in _SSL_MODES:
+            raise ValueError(f"sslmode is one of {', '.join(_SSL_MODES)}")
     return value
 
 

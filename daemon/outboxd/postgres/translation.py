@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -60,6 +60,11 @@ _EXPIRES = (
 _MIGRATE = "Run `outboxd migrate -c PATH`."
 _DSN_FORM = "Write postgresql://user:password@host:port/database; special characters in the password as %XX."
 
+_REMEDIES: Final[Mapping[type[OutboxdError], str]] = {
+    DatabaseUnreachable: "Check that the server runs, and the connection's host and port.",
+    DatabaseDenied: "Check the connection's user, password and database, and the user's privileges.",
+}
+
 _Maker = Callable[[BaseException, str], OutboxdError]
 
 
@@ -83,7 +88,9 @@ def translate(error: BaseException, connection: str) -> OutboxdError:
     said = f"connection `{connection}`: {_text(error)}"
     for kinds, make in _KINDS:
         if isinstance(error, kinds):
-            return make(error, said)
+            made = make(error, said)
+            made.suggestion = made.suggestion or _REMEDIES.get(type(made))
+            return made
     return DatabaseError(said)
 
 

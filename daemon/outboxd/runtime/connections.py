@@ -51,6 +51,8 @@ class OpenConnections:
         self._settings = settings
         self._pool_size = pool_size
         self._connectors: dict[str, Connector] = {}
+        self._for_plugins: dict[str, Connector] = {}
+        """Pools that plugins have to themselves: slow statements of theirs must not keep a lease from its renewal."""
         self._brokers: dict[str, KafkaBroker] = {}
         self._kafka: dict[str, SharedKafkaConnection] = {}
         self._closings: list[Callable[[], Awaitable[None]]] = []
@@ -59,10 +61,10 @@ class OpenConnections:
         """Make every pool; talks to no server."""
         for name, settings in self._settings.items():
             if isinstance(settings, PostgresSettings):
-                made = connector(name, settings, pool_size=self._pool_size)
-                await made.open()
-                self._connectors[name] = made
-                self._closings.append(made.close)
+                for pools in (self._connectors, self._for_plugins):
+                    pools[name] = made = connector(name, settings, pool_size=self._pool_size)
+                    await made.open()
+                    self._closings.append(made.close)
 
     async def close(self) -> None:
         """Close everything, newest first, each within its deadline; never raises."""
@@ -74,6 +76,7 @@ class OpenConnections:
             except (OutboxdError, OSError, TimeoutError):
                 continue  # the adapter has given the connection up by then; the others are closed all the same
         self._connectors.clear()
+        self._for_plugins.clear()
         self._brokers.clear()
 
     def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
@@ -110,7 +113,8 @@ class OpenConnections:
 
     def postgres(self, name: str) -> PostgresConnection:
         """Raises ConfigurationError for an unknown name or a Kafka connection."""
-        return PluginConnection(self.connector(name))
+        self.connector(name)  # raises for what is no Postgres connection
+        return PluginConnection(self._for_plugins[name])
 
     def kafka(self, name: str) -> KafkaConnection:
         """Raises ConfigurationError for an unknown name or a Postgres connection."""

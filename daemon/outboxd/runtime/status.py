@@ -51,7 +51,6 @@ def reason_of(error: BaseException) -> Reason:
     """The code and the sentence of an error, remedy included."""
     error = deciding(error)
     if isinstance(error, OutboxdError):
-        message = error.message if error.suggestion is None else f"{error.message}: {error.suggestion}"
-        return Reason(code=error.code, message=message)
+        return Reason(code=error.code, message=error.told)
     said = str(error)
     return Reason(code="internal", message=f"{type(error).__name__}: {said}" if said else type(error).__name__)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from outboxd.api.context import Logger
     from outboxd.telemetry.metrics import Instruments
 
-__all__ = ["DaemonStarted", "DaemonStopped", "DrainBegan", "StageNotClosed"]
+__all__ = ["DaemonStarted", "DaemonStopped", "DrainBegan", "HttpOpened", "StageNotClosed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,17 @@ class DaemonStarted:
             pipelines=list(self.pipelines),
             targets=self.targets,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOpened:
+    """The REST API, the probes and the metrics answer."""
+
+    url: str
+
+    def record(self, logger: Logger, _instruments: Instruments, /) -> None:
+        """What to give to `--url`."""
+        logger.info("http_opened", url=self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

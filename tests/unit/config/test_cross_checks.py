@@ -211,3 +211,51 @@ def test_the_other_keys_of_dead_letters_stay_when_the_chain_is_chosen(load_text:
     assert isinstance(settings, ConsumerSettings)
     assert settings.dead_letters.exhausted == "stop"
     assert len(settings.dead_letters.chain) == 2
+
+
+def test_a_mistake_hides_no_wrong_connection_beside_it(problems_of: Check) -> None:
+    text = pipelines(
+        "  r:\n    outbox: {connection: shp}\n    publish: {connection: shop, topcs: {}}\n",
+        "  c:\n    consume: {connection: shop, topics: [t], decod: json}\n    handler: {type: log}\n"
+        "    dead_letters: {chain: [{type: nothing, connection: x}, {type: forget, connection: main}]}\n",
+    )
+    found = {(".".join(map(str, problem.path)), problem.code) for problem in problems_of(text)}
+    assert found >= {
+        ("pipelines.r.outbox.connection", "connection_unknown"),
+        ("pipelines.r.publish.connection", "connection_type"),
+        ("pipelines.r.publish.topcs", "unknown_key"),
+        ("pipelines.c.consume.connection", "connection_type"),
+        ("pipelines.c.consume.decod", "unknown_key"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("dsn", "said"),
+    [
+        ("postgresql://u:pw-sec@localhost:notaport/shop", "the port a number"),
+        ("postgresql://u:pw-sec@localhost/shop?sslmode=bogus", "sslmode is one of"),
+        ("postgresql://u:pw#sec@localhost/shop", "%XX"),
+        ("postgresql://u:pw@sec@localhost/shop", "%XX"),
+        ("postgresql://u:am@p/pw-sec@localhost/shop", "%XX"),
+        ("mysql://u:pw-sec@localhost/shop", "starts with postgresql://"),
+    ],
+)
+def test_a_dsn_that_the_driver_could_not_use_is_told_without_being_shown(
+    dsn: str, said: str, problems_of: Check
+) -> None:
+    (problem,) = problems_of(f'connections:\n  shop: {{type: postgres, dsn: "{dsn}"}}\n')
+    assert said in problem.message
+    assert "sec" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://localhost/shop",
+        "postgres://u:p%40ss%23@[::1]:5432/shop?sslmode=verify-full",
+        "postgresql://u@h1:1,h2:2/shop?target_session_attrs=read-write",
+        "postgresql:///shop?host=/var/run/postgresql",
+    ],
+)
+def test_a_dsn_that_the_driver_can_use_is_taken(dsn: str, problems_of: Check) -> None:
+    assert problems_of(f'connections:\n  shop: {{type: postgres, dsn: "{dsn}"}}\n') == ()

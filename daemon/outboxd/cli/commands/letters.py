@@ -11,7 +11,7 @@ import typer
 from outboxd.cli.client import DEFAULT_URL, DaemonClient, UrlOption
 from outboxd.cli.config_paths import load_configuration
 from outboxd.cli.letter_access import DaemonLetters, DatabaseLetters, LetterAccess
-from outboxd.cli.output import CommandFailed, ConfigPaths, ExitCode, JsonFlag, finish
+from outboxd.cli.output import CommandFailed, ExitCode, JsonFlag, finish
 from outboxd.cli.tables import ago, print_fields, print_hint, print_table
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ __all__ = ["register"]
 PipelineOption = Annotated[
     str | None, typer.Option("--pipeline", "-p", help="Only this pipeline's; with -c its database is read directly.")
 ]
+DatabaseOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", "-c", metavar="PATH", help="With --pipeline: read its database instead of asking a daemon."
+    ),
+]
+"""Not taken from the environment, as other commands take it: it would turn a question to the daemon into another one."""
 _LONGEST = 60
 
 
@@ -49,7 +56,7 @@ def _list(
     limit: Annotated[int, typer.Option(min=1, max=500, help="The most letters.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Go on where a page ended.")] = None,
     url: UrlOption = DEFAULT_URL,
-    config: ConfigPaths = None,
+    config: DatabaseOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List letters, newest first."""
@@ -75,7 +82,7 @@ def _show(
     letter: Annotated[UUID, typer.Argument(metavar="ID", help="The letter's id.")],
     pipeline: PipelineOption = None,
     url: UrlOption = DEFAULT_URL,
-    config: ConfigPaths = None,
+    config: DatabaseOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show one letter whole."""
@@ -86,7 +93,7 @@ def _replay(
     letters: Annotated[list[UUID], typer.Argument(metavar="ID...", help="Letters of one home.")],
     pipeline: PipelineOption = None,
     url: UrlOption = DEFAULT_URL,
-    config: ConfigPaths = None,
+    config: DatabaseOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run the handler again for these letters, in the pipeline that failed (`in_place`)."""
@@ -101,7 +108,7 @@ def _show_replay(
     job: Annotated[UUID, typer.Argument(metavar="ID", help="The replay's id.")],
     pipeline: PipelineOption = None,
     url: UrlOption = DEFAULT_URL,
-    config: ConfigPaths = None,
+    config: DatabaseOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show how far a replay is."""
@@ -111,7 +118,7 @@ def _show_replay(
 def _access(url: str, config: list[str] | None, pipeline: str | None) -> LetterAccess:
     """The daemon at the URL; with a pipeline and a configuration its database."""
     if not config or pipeline is None:
-        if config and url == DEFAULT_URL:
+        if config:
             raise CommandFailed(
                 "with -c the letters of one pipeline are read",
                 exit_code=ExitCode.INPUT,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 import typer
@@ -45,6 +47,9 @@ def _serve(paths: Sequence[str]) -> int:
     from outboxd.telemetry.logs import configure_logs, set_redactor
     from outboxd.telemetry.redaction import Redactor
 
+    # Handlers may stand in the working directory, behind what is installed, so that they cannot shadow it.
+    if os.getcwd() not in sys.path:  # noqa: PTH109  # an entry of sys.path is a text
+        sys.path.append(os.getcwd())  # noqa: PTH109
     registry = build_registry()
     configuration = load_configuration(paths, registry=registry)
     logs, http = configuration.telemetry.logs, configuration.http

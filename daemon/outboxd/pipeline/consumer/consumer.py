@@ -369,7 +369,7 @@ class ConsumerRun(PipelineRun):
 def _stall_of(error: BrokerError) -> Stall | None:
     """The stall that an error while joining means; None when waiting does not help."""
     if isinstance(error, TopicError):
-        return Stall(reason="topic_failed", message=str(error))
+        return Stall(reason="topic_failed", message=error.told)
     if error.retriable:
-        return Stall(reason="broker_unreachable", message=str(error))
+        return Stall(reason="broker_unreachable", message=error.told)
     return None

@@ -27,9 +27,7 @@ def growing_wait(attempt: int, *, initial: float, maximum: float) -> float:
 
 def told(error: BaseException) -> str:
     """What happened and what to do about it, for people."""
-    message = str(error) or repr(error)
-    suggestion = error.suggestion if isinstance(error, OutboxdError) else None
-    return message if suggestion is None else f"{message}: {suggestion}"
+    return error.told if isinstance(error, OutboxdError) else str(error) or repr(error)
 
 
 async def database_call(call: Coroutine[Any, Any, _T], seconds: float) -> _T:

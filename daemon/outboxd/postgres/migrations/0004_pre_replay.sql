@@ -127,7 +127,10 @@ begin
         return false;
     end if;
     perform outboxd.act_as('replay ' || item.job_id, finish_replay_item.error);
-    update outboxd.letter l set status = outcome
+    update outboxd.letter l
+    set status = outcome,
+        retry_count = l.retry_count + 1,
+        last_failed_at = case when finish_replay_item.resolved then l.last_failed_at else clock_timestamp() end
     where l.id = item.letter_id and l.created_at = item.letter_created_at and l.status = 'PROCESSING';
     perform outboxd.act_as(null, null);
     return true;

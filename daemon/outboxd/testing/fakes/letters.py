@@ -193,6 +193,10 @@ class FakeLetters:
         def effect() -> None:
             own = self._claimed(item)
             own.state = "resolved" if resolved else "failed"
+            view = self._view(own.letter_id)
+            failed_at = view.letter.last_failed_at if resolved else self._clock.now()
+            ran = replace(view.letter, attempts=view.letter.attempts + 1, last_failed_at=failed_at)
+            self._rows.views[own.letter_id] = replace(view, letter=ran)
             self._move(own.letter_id, _S.RESOLVED if resolved else _S.FAILED, "replay", error)
 
         await self.faults.around("finish", effect)
