@@ -18,7 +18,7 @@ from outboxd.records import Letter, RawRecord, Record, Verdict
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.metrics import Instruments
 from outboxd.testing.fakes.clock import FakeClock, InlineExecutor, SeededRandom
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 
 Answer = Callable[[Record], Awaitable[Verdict | None]]
 

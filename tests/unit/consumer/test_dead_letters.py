@@ -8,8 +8,8 @@ import pytest
 
 from outboxd.errors import PipelineStopped
 from outboxd.records import Headers, Letter, Record, TopicPartition, Verdict
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import ListChain, Rig, ScriptedHandler, eventually, rule, settings_of
 
 TP = TopicPartition("orders", 0)
@@ -23,7 +23,7 @@ async def bad_value_fails(record: Record) -> None:
 
 @virtual_time
 async def test_a_dead_lettered_record_is_done_and_the_next_of_its_key_is_handled() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY)
     headers = Headers([("a", b"1"), ("a", None), ("b", b"")])
     cluster.produce("orders", b"k", b"bad", headers=headers)
@@ -41,7 +41,7 @@ async def test_a_dead_lettered_record_is_done_and_the_next_of_its_key_is_handled
 @pytest.mark.fixes("B048")
 @virtual_time
 async def test_while_no_sink_takes_a_letter_only_the_chain_is_tried_again_and_the_offset_waits() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY)
     rig.chain.is_down = True
     cluster.produce("orders", b"k", b"bad")
@@ -70,7 +70,7 @@ async def test_each_try_carries_the_same_letter() -> None:
             seen.extend(letters)
             return await super().write(letters)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY, chain=Keeping())
     rig.chain.is_down = True
     cluster.produce("orders", b"k", b"bad")
@@ -83,7 +83,7 @@ async def test_each_try_carries_the_same_letter() -> None:
 
 @virtual_time
 async def test_a_letter_that_every_sink_refuses_does_not_hold_up_the_others() -> None:
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY)
     rig.chain.refuses = lambda letter: letter.partition == 0
     cluster.produce("orders", b"a", b"bad", partition=0)
@@ -98,7 +98,7 @@ async def test_a_letter_that_every_sink_refuses_does_not_hold_up_the_others() ->
 
 @virtual_time
 async def test_a_sink_that_hangs_costs_healthy_records_nothing() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(
         cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY, settings=settings_of({"concurrency": 2})
     )
@@ -114,7 +114,7 @@ async def test_a_sink_that_hangs_costs_healthy_records_nothing() -> None:
 
 @virtual_time
 async def test_with_exhausted_stop_the_pipeline_stops_and_the_offset_stays() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     settings = settings_of(exhausted="stop")
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY, settings=settings)
     rig.chain.is_down = True
@@ -128,7 +128,7 @@ async def test_with_exhausted_stop_the_pipeline_stops_and_the_offset_stays() -> 
 
 @virtual_time
 async def test_a_record_that_comes_again_after_its_letter_was_written_has_the_same_letter() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(bad_value_fails), rules=NO_RETRY)
     cluster.produce("orders", b"k", b"bad")
     await rig.start()

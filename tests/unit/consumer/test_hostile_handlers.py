@@ -16,7 +16,7 @@ from outboxd.pipeline.consumer.start_position import StartPositions
 from outboxd.ports import TopicInfo
 from outboxd.records import Record, TopicPartition, Verdict
 from outboxd.testing.fakes.clock import FakeClock, SeededRandom, virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from outboxd.testing.fakes.letters import FakeLetters
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, leftover_tasks, settings_of
 from tests.unit.letters.doubles import a_letter
@@ -26,7 +26,7 @@ TP = TopicPartition("orders", 0)
 
 @virtual_time
 async def test_a_replay_that_is_postponed_takes_the_later_letters_of_its_key_along() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     home = FakeLetters(FakeClock(), SeededRandom(1))
     verdicts = [Verdict.PAUSE]
 
@@ -48,7 +48,7 @@ async def test_a_replay_that_is_postponed_takes_the_later_letters_of_its_key_alo
 
 @virtual_time
 async def test_the_time_of_an_outage_is_charged_to_no_record() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     is_out = False
     left = 4
 
@@ -77,7 +77,7 @@ async def test_the_time_of_an_outage_is_charged_to_no_record() -> None:
 
 @virtual_time
 async def test_a_cancellation_that_a_handler_leaves_behind_hits_no_other_record() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
 
     async def answer(record: Record) -> None:
         if record.value == b"bad":
@@ -103,7 +103,7 @@ async def test_a_cancellation_that_a_handler_leaves_behind_hits_no_other_record(
 
 @virtual_time
 async def test_a_handler_that_swallows_its_cancellation_is_cancelled_again_and_shown() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     swallowed = 0
 
     async def answer(record: Record) -> None:
@@ -147,7 +147,7 @@ class _Wrapped:
 
 @virtual_time
 async def test_a_coroutine_behind_a_plain_function_keeps_the_deadline() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     handler = _Wrapped()
     rig = Rig(cluster, handler=handler, settings=settings_of(timeout="2s", errors={"retry": {"attempts": 2}}))
     await rig.start()
@@ -160,7 +160,7 @@ async def test_a_coroutine_behind_a_plain_function_keeps_the_deadline() -> None:
 
 @virtual_time
 async def test_a_client_that_may_not_join_is_given_back() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster)
     stopped: list[bool] = []
     make = cluster.consumer
@@ -189,7 +189,7 @@ async def test_a_client_that_may_not_join_is_given_back() -> None:
 
 @virtual_time
 async def test_a_member_that_the_group_refuses_fails_its_pipeline() -> None:
-    rig = Rig(FakeCluster({"orders": 1}))
+    rig = Rig(FakeCluster(FakeClock(), topics={"orders": 1}))
     running = asyncio.create_task(rig.run.run())
     await asyncio.sleep(1)
     membership = rig.run._membership

@@ -8,8 +8,8 @@ import pytest
 
 from outboxd.errors import AssignmentLost, BrokerUnreachable
 from outboxd.records import Record, TopicPartition, Verdict
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, leftover_tasks, settings_of
 
 TP = TopicPartition("orders", 0)
@@ -20,7 +20,7 @@ async def test_records_of_one_key_run_in_offset_order_and_keys_run_in_parallel()
     async def slow(record: Record) -> None:
         await asyncio.sleep(1.0 if record.key == b"a" else 0.1)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(slow))
     for index in range(12):
         cluster.produce("orders", b"abc"[index % 3 : index % 3 + 1], b"v")
@@ -39,7 +39,7 @@ async def test_records_without_a_key_have_no_order_and_no_more_than_the_concurre
     async def slow(record: Record) -> None:
         await asyncio.sleep(1)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(slow), settings=settings_of({"concurrency": 5}))
     for _ in range(20):
         cluster.produce("orders", None, b"v")
@@ -57,7 +57,7 @@ async def test_the_committed_offset_stays_before_a_record_that_is_not_done() -> 
         if record.offset == 2:
             await hold.wait()
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     for index in range(6):
         cluster.produce("orders", b"%d" % index, b"v")
@@ -73,7 +73,7 @@ async def test_the_committed_offset_stays_before_a_record_that_is_not_done() -> 
 @pytest.mark.fixes("B010")
 @virtual_time
 async def test_when_nothing_is_pending_the_committed_offset_follows_past_control_records() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster)
     for index in range(3):
         cluster.produce("orders", b"%d" % index, b"v")
@@ -92,7 +92,7 @@ async def test_a_clean_stop_with_a_full_hand_hands_nothing_over_twice() -> None:
     async def answer(record: Record) -> None:
         await asyncio.sleep(0.2 if record.key == b"0" else 0.01)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of({"concurrency": 2}))
     for index in range(300):
         cluster.produce("orders", b"%d" % (index % 7), b"v")
@@ -110,7 +110,7 @@ async def test_a_clean_stop_with_a_full_hand_hands_nothing_over_twice() -> None:
 @pytest.mark.fixes("B002")
 @virtual_time
 async def test_a_refused_commit_is_no_error_of_a_record_and_comes_again() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.commit_faults.extend([AssignmentLost("rebalancing"), BrokerUnreachable("gone"), AssignmentLost("again")])
     rig = Rig(cluster)
     for index in range(5):
@@ -125,7 +125,7 @@ async def test_a_refused_commit_is_no_error_of_a_record_and_comes_again() -> Non
 
 @virtual_time
 async def test_commits_never_go_back() -> None:
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster)
     await rig.start()
     for index in range(60):
@@ -145,7 +145,7 @@ async def test_a_partition_pauses_at_its_bound_is_still_polled_and_resumes() -> 
     async def answer(record: Record) -> None:
         await hold.wait()
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of({"max_pending": 10, "concurrency": 2}))
     for index in range(100):
         cluster.produce("orders", b"%d" % index, b"v")
@@ -169,7 +169,7 @@ async def test_bytes_in_hand_are_bounded_too() -> None:
     async def answer(record: Record) -> None:
         await hold.wait()
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of({"max_pending_bytes": "1MiB"}))
     await rig.start()
     for index in range(300):
@@ -187,7 +187,7 @@ async def test_a_stuck_partition_leaves_room_for_the_others() -> None:
         if record.partition == 0:
             await asyncio.sleep(25)
 
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of({"max_pending": 10}))
     for index in range(200):
         cluster.produce("orders", b"one", b"v", partition=0)
@@ -202,7 +202,7 @@ async def test_a_skipped_record_is_done_and_logged() -> None:
     async def answer(record: Record) -> Verdict | None:
         return Verdict.SKIP if record.offset == 1 else None
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     for index in range(3):
         cluster.produce("orders", b"%d" % index, b"v")

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from outboxd.records import Record, TopicPartition, Verdict
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, rule, settings_of
 
 TP = TopicPartition("orders", 0)
@@ -30,7 +30,7 @@ def test_ten_minutes_without_the_dependency_cost_no_letter_and_no_attempt(key: b
     @virtual_time
     async def story() -> None:
         dependency = Dependency()
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         rig = Rig(cluster, handler=ScriptedHandler(dependency))
         for index in range(2000):
             cluster.produce("orders", None if key is None else key % index, b"v")
@@ -51,7 +51,7 @@ def test_ten_minutes_without_the_dependency_cost_no_letter_and_no_attempt(key: b
 
 @virtual_time
 async def test_probes_go_round_over_the_keys() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(Dependency()), settings=settings_of({"concurrency": 1}))
     for index in range(10):
         cluster.produce("orders", b"%d" % index, b"v")
@@ -69,7 +69,7 @@ async def test_probes_go_round_over_the_keys() -> None:
 async def test_the_verdict_pause_opens_the_breaker_at_once_for_a_single_record() -> None:
     dependency = Dependency()
     dependency.error = ConnectionError("refused")
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(dependency), rules=[rule(Verdict.PAUSE, "ConnectionError")])
     cluster.produce("orders", b"k", b"v")
     await rig.start()
@@ -88,7 +88,7 @@ async def test_a_record_that_fails_while_others_succeed_is_charged() -> None:
         if record.key == b"poison":
             raise RuntimeError("no")
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of(errors={"retry": {"attempts": 3}}))
     await rig.start()
     cluster.produce("orders", b"poison", b"v")
@@ -102,7 +102,7 @@ async def test_a_record_that_fails_while_others_succeed_is_charged() -> None:
 
 @virtual_time
 async def test_a_lone_key_that_fails_is_charged_as_always() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(Dependency()), settings=settings_of(errors={"retry": {"attempts": 2}}))
     for _ in range(8):
         cluster.produce("orders", b"k", b"v")
@@ -113,7 +113,7 @@ async def test_a_lone_key_that_fails_is_charged_as_always() -> None:
 
 @virtual_time
 async def test_polling_goes_on_in_an_outage() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(Dependency()))
     for index in range(50):
         cluster.produce("orders", b"%d" % index, b"v")
@@ -127,7 +127,7 @@ async def test_polling_goes_on_in_an_outage() -> None:
 
 @virtual_time
 async def test_a_stop_in_an_outage_is_quick_and_keeps_the_offset() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(Dependency()))
     for index in range(50):
         cluster.produce("orders", b"%d" % index, b"v")

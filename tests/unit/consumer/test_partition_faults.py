@@ -6,8 +6,8 @@ import asyncio
 
 from outboxd.errors import BrokerUnreachable, FetchUndecodable
 from outboxd.records import TopicPartition
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, eventually
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -15,7 +15,7 @@ FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 @virtual_time
 async def test_a_poll_that_raises_for_one_partition_loses_no_record_of_another() -> None:
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster)
     await rig.start()
     cluster.poll_faults[FIRST] = BrokerUnreachable("leader moves")
@@ -34,7 +34,7 @@ async def test_a_poll_that_raises_for_one_partition_loses_no_record_of_another()
 
 @virtual_time
 async def test_a_partition_that_cannot_be_decoded_is_parked_visibly_and_the_others_go_on() -> None:
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster)
     cluster.produce("orders", b"a", b"v", partition=0)
     await rig.start()
@@ -55,7 +55,7 @@ async def test_a_partition_that_cannot_be_decoded_is_parked_visibly_and_the_othe
 
 @virtual_time
 async def test_a_committed_position_that_cannot_be_read_is_asked_for_again() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.produce("orders", b"k", b"v")
     rig = Rig(cluster)
     await rig.start()
@@ -69,7 +69,7 @@ async def test_a_committed_position_that_cannot_be_read_is_asked_for_again() -> 
         return await answer(tp)
 
     member.committed = failing
-    await member._group.rebalance()
+    await cluster.groups["shop"].rebalance()
     cluster.produce("orders", b"k", b"v")
     await eventually(lambda: cluster.offset_of("shop", FIRST) == 2)
     assert sorted(set(rig.handler.offsets())) == [0, 1]

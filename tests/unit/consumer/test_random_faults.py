@@ -10,8 +10,8 @@ import pytest
 
 from outboxd.errors import AssignmentLost, BrokerUnreachable
 from outboxd.records import Record
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import ListChain, Rig, ScriptedHandler, eventually, leftover_tasks, rule, settings_of
 
 SEEDS = 200
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.cluster = FakeCluster({"orders": self.chance.choice([1, 2, 3])})
+        self.cluster = FakeCluster(FakeClock(), topics={"orders": self.chance.choice([1, 2, 3])})
         self.chain = ListChain()
         self.is_out = False
         self.handled: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -99,10 +99,10 @@ class World:
                 await rig.stop()
                 await rig.start()
             case 7 if rig.task is not None:
-                for member in [m for m in self.cluster.consumers if m._listener is rig.run._membership.assignment]:  # type: ignore[union-attr]
+                for member in [m for m in self.cluster.consumers if m.listener is rig.run._membership.assignment]:  # type: ignore[union-attr]
                     member.crash()
                     await rig.cancel()
-                    await member.expire()
+                    self.cluster.groups["shop"].expire(member.member_id)
                     await rig.start()
             case _:
                 await asyncio.sleep(self.chance.choice([0.01, 0.5, 3]))

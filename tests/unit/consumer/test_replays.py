@@ -12,8 +12,8 @@ from outboxd.errors import AssignmentLost, RecordError
 from outboxd.pipeline.letters.replay import ReplayPostponed
 from outboxd.ports import ReplayItem
 from outboxd.records import Headers, Record, Stage, TopicPartition, Verdict
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, rule
 
 TP = TopicPartition("orders", 0)
@@ -30,7 +30,7 @@ class Shop:
 
 
 async def with_a_letter(shop: Shop) -> tuple[Rig, FakeCluster, ReplayItem]:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rules = [rule(Verdict.DEAD_LETTER, "ValueError"), rule(Verdict.PAUSE, "ConnectionError")]
     rig = Rig(cluster, handler=ScriptedHandler(shop), rules=rules)
     cluster.produce("orders", b"k", b"bad", headers=Headers([("h", None), ("h", b"2")]))

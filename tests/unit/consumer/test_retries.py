@@ -10,8 +10,8 @@ import pytest
 
 from outboxd.errors import PipelineStopped
 from outboxd.records import Record, Stage, TopicPartition, Verdict
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, rule, settings_of
 
 TP = TopicPartition("orders", 0)
@@ -32,7 +32,7 @@ def failing_handler(error: BaseException, *, offset: int = 0, times: int = 10**9
 def test_attempts_counts_calls_in_total(attempts: int) -> None:
     @virtual_time
     async def story() -> None:
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         handler = failing_handler(ValueError("no"))
         rig = Rig(cluster, handler=handler, settings=settings_of(errors={"retry": {"attempts": attempts}}))
         cluster.produce("orders", b"k", b"v")
@@ -49,7 +49,7 @@ def test_attempts_counts_calls_in_total(attempts: int) -> None:
 @pytest.mark.fixes("B016")
 @virtual_time
 async def test_a_failing_record_is_called_after_growing_waits_and_never_in_a_hot_loop() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     times: list[float] = []
 
     async def answer(record: Record) -> None:
@@ -66,7 +66,7 @@ async def test_a_failing_record_is_called_after_growing_waits_and_never_in_a_hot
 
 @virtual_time
 async def test_a_record_that_waits_blocks_only_its_key_and_no_worker() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     handler = failing_handler(ValueError("no"), times=3)
     rig = Rig(cluster, handler=handler, settings=settings_of({"concurrency": 1}))
     for key in (b"a", b"a", b"b", b"c"):
@@ -83,7 +83,7 @@ async def test_a_record_that_waits_blocks_only_its_key_and_no_worker() -> None:
 
 @virtual_time
 async def test_the_elapsed_limit_ends_retries() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     handler = failing_handler(ValueError("no"))
     retry = {"attempts": 100, "elapsed": "10s", "max": "2s"}
     rig = Rig(cluster, handler=handler, settings=settings_of(errors={"retry": retry}))
@@ -101,7 +101,7 @@ async def test_a_handler_past_its_deadline_is_cancelled_and_fails_with_a_class_o
         if record.offset == 0:
             await asyncio.sleep(3600)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     settings = settings_of(errors={"retry": {"attempts": 2}}, timeout="2s")
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings)
     cluster.produce("orders", b"a", b"v")
@@ -119,7 +119,7 @@ async def test_a_timeout_error_of_the_handlers_own_stays_what_it_is() -> None:
         async with asyncio.timeout(0.5):
             await asyncio.sleep(3600)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), rules=[rule(Verdict.DEAD_LETTER, "TimeoutError")])
     cluster.produce("orders", b"a", b"v")
     await rig.start()
@@ -133,7 +133,7 @@ async def test_each_call_has_the_whole_deadline_however_short_the_ones_before() 
     async def answer(record: Record) -> None:
         await asyncio.sleep(1.5)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of({"concurrency": 1}, timeout="2s"))
     for _ in range(10):
         cluster.produce("orders", b"a", b"v")
@@ -158,7 +158,7 @@ async def test_each_call_has_the_whole_deadline_however_short_the_ones_before() 
 def test_whatever_a_handler_raises_is_a_failure_of_its_record(error: BaseException) -> None:
     @virtual_time
     async def story() -> None:
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         rig = Rig(
             cluster,
             handler=failing_handler(error),
@@ -185,7 +185,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_record_and_no_other
             task.cancel()
             await asyncio.sleep(1)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     settings = settings_of({"concurrency": 1}, errors={"retry": {"attempts": 2}})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings)
     for key in (b"a", b"a"):
@@ -200,7 +200,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_record_and_no_other
 def test_what_a_codec_raises_is_a_dead_letter_at_stage_decode_without_a_call(error: Exception) -> None:
     @virtual_time
     async def story() -> None:
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         rig = Rig(cluster)
         rig.codec.bad.add(b"\xff")
         rig.codec.raises = error
@@ -221,7 +221,7 @@ async def test_a_value_that_is_no_verdict_is_a_failure() -> None:
     async def answer(record: Record) -> Verdict | None:
         return 3  # type: ignore[return-value]
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     settings = settings_of(errors={"retry": {"attempts": 1}})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings)
     cluster.produce("orders", b"a", b"v")
@@ -233,7 +233,7 @@ async def test_a_value_that_is_no_verdict_is_a_failure() -> None:
 
 @virtual_time
 async def test_the_verdict_stop_fails_the_pipeline_and_keeps_the_offset() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     handler = failing_handler(ValueError("halt"), offset=1)
     rig = Rig(cluster, handler=handler, rules=[rule(Verdict.STOP, "ValueError")])
     for _ in range(3):
@@ -266,7 +266,7 @@ async def test_a_plain_handler_runs_in_the_executor() -> None:
             await asyncio.sleep(0.01)
             return function(*arguments)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     executor = Counting()
     rig = Rig(cluster, handler=Plain(), executor=executor)
     cluster.produce("orders", b"a", b"v")
@@ -287,7 +287,7 @@ async def test_a_plain_handler_past_its_deadline_keeps_its_key_and_shows_as_stuc
             await asyncio.sleep(100)
             return function(*arguments)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=Plain(), executor=Slow(), settings=settings_of(timeout="2s"))
     cluster.produce("orders", b"a", b"v")
     await rig.start()

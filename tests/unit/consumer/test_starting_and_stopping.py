@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
 from outboxd.errors import BrokerDenied, PipelineStopped
 from outboxd.records import Record, TopicPartition
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster, FakeConsumer
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.faults import Raised
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually, leftover_tasks, settings_of
 
 TP = TopicPartition("orders", 0)
@@ -19,7 +20,7 @@ TP = TopicPartition("orders", 0)
 
 @virtual_time
 async def test_latest_is_for_the_first_sight_of_a_topic_only() -> None:
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     cluster.produce("orders", b"old", b"v")
     rig = Rig(cluster, settings=settings_of({"start": "latest"}))
     await rig.start()
@@ -39,19 +40,19 @@ async def test_latest_is_for_the_first_sight_of_a_topic_only() -> None:
 def test_a_partition_that_was_added_later_is_read_from_its_start(is_restarted: bool) -> None:
     @virtual_time
     async def story() -> None:
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         cluster.produce("orders", b"old", b"v")
         rig = Rig(cluster, settings=settings_of({"start": "latest"}))
         await rig.start()
         await asyncio.sleep(1)
         if is_restarted:
             await rig.stop()
-        cluster.create("orders", 2)
+        cluster.create_topic("orders", 2)
         cluster.produce("orders", b"first", b"v", partition=1)
         if is_restarted:
             await rig.start()
         else:
-            await rig.member._group.rebalance()
+            await cluster.groups["shop"].rebalance()
         await eventually(lambda: cluster.offset_of("shop", TopicPartition("orders", 1)) == 1)
         assert [record.key for record in rig.handler.done] == [b"first"]
         await rig.stop()
@@ -61,12 +62,12 @@ def test_a_partition_that_was_added_later_is_read_from_its_start(is_restarted: b
 
 @virtual_time
 async def test_a_rebalance_before_the_first_commit_does_not_move_latest() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, settings=settings_of({"start": "latest", "commit_every": "20s"}))
     await rig.start()
     cluster.committed.clear()
     cluster.produce("orders", b"k", b"v")
-    await rig.member._group.rebalance()
+    await cluster.groups["shop"].rebalance()
     await eventually(lambda: cluster.offset_of("shop", TP) == 1)
     assert len({record.offset for record in rig.handler.done}) == 1
     await rig.stop()
@@ -74,7 +75,7 @@ async def test_a_rebalance_before_the_first_commit_does_not_move_latest() -> Non
 
 @virtual_time
 async def test_the_first_position_is_committed_at_once() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.produce("orders", b"old", b"v")
     rig = Rig(cluster, settings=settings_of({"start": "latest", "commit_every": "20s"}))
     await rig.start()
@@ -84,7 +85,7 @@ async def test_the_first_position_is_committed_at_once() -> None:
 
 @virtual_time
 async def test_start_fail_stops_the_pipeline_when_the_group_has_no_offset() -> None:
-    rig = Rig(FakeCluster({"orders": 1}), settings=settings_of({"start": "fail"}))
+    rig = Rig(FakeCluster(FakeClock(), topics={"orders": 1}), settings=settings_of({"start": "fail"}))
     await rig.start()
     assert rig.task is not None
     with pytest.raises(PipelineStopped, match="start: fail"):
@@ -94,7 +95,7 @@ async def test_start_fail_stops_the_pipeline_when_the_group_has_no_offset() -> N
 @pytest.mark.fixes("B012")
 @virtual_time
 async def test_a_trimmed_offset_goes_on_at_the_logs_start_and_names_the_range() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     for index in range(10):
         cluster.produce("orders", b"%d" % index, b"v")
     cluster.committed["shop", TP] = (3, "")
@@ -110,7 +111,7 @@ async def test_a_trimmed_offset_goes_on_at_the_logs_start_and_names_the_range() 
 
 @virtual_time
 async def test_a_trimmed_offset_stops_the_pipeline_with_start_fail() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     for index in range(10):
         cluster.produce("orders", b"%d" % index, b"v")
     cluster.committed["shop", TP] = (3, "")
@@ -125,13 +126,13 @@ async def test_a_trimmed_offset_stops_the_pipeline_with_start_fail() -> None:
 
 @virtual_time
 async def test_a_topic_that_was_made_anew_is_read_and_committed_from_its_start() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     for index in range(5):
         cluster.produce("orders", b"%d" % index, b"v")
     rig = Rig(cluster)
     await rig.start()
     await eventually(lambda: cluster.offset_of("shop", TP) == 5)
-    cluster.recreate(TP)
+    cluster.recreate_topic("orders")
     cluster.produce("orders", b"new", b"v")
     await eventually(lambda: cluster.offset_of("shop", TP) == 1)
     assert rig.handler.done[-1].key == b"new"
@@ -140,7 +141,7 @@ async def test_a_topic_that_was_made_anew_is_read_and_committed_from_its_start()
 
 @virtual_time
 async def test_a_broker_that_is_away_at_the_start_is_waited_for_visibly() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.is_down = True
     cluster.produce("orders", b"k", b"v")
     rig = Rig(cluster)
@@ -150,7 +151,6 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for_visibly() -> Non
     assert health.stall is not None
     assert (health.stall.reason, health.is_ready) == ("broker_unreachable", False)
     cluster.is_down = False
-    cluster.notify()
     await eventually(lambda: cluster.offset_of("shop", TP) == 1)
     assert rig.run.health().stall is None
     await rig.stop()
@@ -159,12 +159,12 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for_visibly() -> Non
 
 @virtual_time
 async def test_a_topic_that_does_not_exist_is_waited_for_visibly() -> None:
-    cluster = FakeCluster({"other": 1})
+    cluster = FakeCluster(FakeClock(), topics={"other": 1})
     rig = Rig(cluster)
     await rig.start()
     await asyncio.sleep(5)
     assert rig.stall() == "topic_failed"
-    cluster.create("orders", 1)
+    cluster.create_topic("orders", 1)
     cluster.produce("orders", b"k", b"v")
     await eventually(lambda: cluster.offset_of("shop", TP) == 1)
     await rig.stop()
@@ -172,19 +172,8 @@ async def test_a_topic_that_does_not_exist_is_waited_for_visibly() -> None:
 
 @virtual_time
 async def test_a_broker_that_denies_the_client_fails_the_pipeline() -> None:
-    class Denying(FakeConsumer):
-        async def start(self, listener: object) -> None:
-            raise BrokerDenied("wrong password")
-
-    cluster = FakeCluster({"orders": 1})
-    make: Callable[..., FakeConsumer] = cluster.consumer
-
-    def consumer(**arguments: object) -> FakeConsumer:
-        made = make(**arguments)
-        made.__class__ = Denying
-        return made
-
-    cluster.consumer = consumer  # type: ignore[method-assign]
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
+    cluster.faults.plan("connect", Raised(BrokerDenied("wrong password")))
     rig = Rig(cluster)
     await rig.start()
     assert rig.task is not None
@@ -195,7 +184,7 @@ async def test_a_broker_that_denies_the_client_fails_the_pipeline() -> None:
 
 @virtual_time
 async def test_an_outage_of_the_broker_in_the_middle_shows_and_passes() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster)
     await rig.start()
     cluster.is_down = True
@@ -215,7 +204,7 @@ async def test_a_stop_without_brokers_ends_within_its_budget() -> None:
     async def answer(record: Record) -> None:
         await asyncio.sleep(3600)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     cluster.produce("orders", b"k", b"v")
     await rig.start()
@@ -233,7 +222,7 @@ async def test_a_stop_in_the_middle_of_a_handler_lets_it_finish_and_commits() ->
     async def answer(record: Record) -> None:
         await asyncio.sleep(10)
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     cluster.produce("orders", b"k", b"v")
     cluster.produce("orders", b"k", b"v")
@@ -250,7 +239,7 @@ def test_at_least_half_of_any_drain_timeout_is_the_handlers(seconds: int) -> Non
         async def answer(record: Record) -> None:
             await asyncio.sleep(0.45 * seconds)
 
-        cluster = FakeCluster({"orders": 1})
+        cluster = FakeCluster(FakeClock(), topics={"orders": 1})
         rig = Rig(cluster, handler=ScriptedHandler(answer), drain_timeout=timedelta(seconds=seconds))
         cluster.produce("orders", b"k", b"v")
         await rig.start()
@@ -267,7 +256,7 @@ async def test_a_stop_leaves_retries_and_pending_letters_to_the_next_start() -> 
         if record.key == b"bad":
             raise ValueError("no")
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer), settings=settings_of(errors={"retry": {"initial": "30s"}}))
     cluster.produce("orders", b"bad", b"v")
     cluster.produce("orders", b"good", b"v")
@@ -283,7 +272,7 @@ async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_task() -> None
     async def answer(record: Record) -> None:
         await asyncio.sleep(3600)
 
-    cluster = FakeCluster({"orders": 2})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 2})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     for index in range(10):
         cluster.produce("orders", b"%d" % index, b"v", partition=index % 2)
@@ -296,7 +285,7 @@ async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_task() -> None
 
 @virtual_time
 async def test_a_stop_while_joining_ends_the_run() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.is_down = True
     rig = Rig(cluster)
     await rig.start()
@@ -309,7 +298,7 @@ async def test_a_stop_while_joining_ends_the_run() -> None:
 @pytest.mark.fixes("B005")
 @virtual_time
 async def test_a_client_that_has_records_and_does_not_move_is_replaced() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster)
     await rig.start()
     rig.member.is_frozen = True
@@ -329,7 +318,7 @@ async def test_health_tells_what_is_in_hand_and_how_far_it_is() -> None:
     async def answer(record: Record) -> None:
         await hold.wait()
 
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=ScriptedHandler(answer))
     for index in range(5):
         cluster.produce("orders", b"%d" % (index % 3), b"v")
@@ -366,7 +355,7 @@ class _LateHandler(ScriptedHandler):
 
 @virtual_time
 async def test_a_handler_is_what_its_open_made_of_it() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     cluster.produce("orders", b"k", b"v")
     rig = Rig(cluster, handler=_LateHandler())
     await rig.start()

@@ -8,8 +8,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from outboxd.records import Headers, Record, TopicPartition
-from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.consumer import FakeCluster
+from outboxd.testing.fakes.clock import FakeClock, virtual_time
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from tests.unit.consumer.rig import Rig, ScriptedHandler, eventually
 
 TP = TopicPartition("orders", 0)
@@ -32,7 +32,7 @@ async def test_a_span_continues_the_records_trace_and_garbage_is_ignored() -> No
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=Seeing(), tracer=provider.get_tracer("outboxd"))
     cluster.produce("orders", b"k", b"v", headers=TRACEPARENT)
     cluster.produce("orders", b"k", b"v", headers=Headers([("traceparent", b"\xff garbage")]))
@@ -51,7 +51,7 @@ async def test_a_span_continues_the_records_trace_and_garbage_is_ignored() -> No
 
 @virtual_time
 async def test_without_a_tracer_the_records_trace_still_reaches_the_handler_and_no_other() -> None:
-    cluster = FakeCluster({"orders": 1})
+    cluster = FakeCluster(FakeClock(), topics={"orders": 1})
     rig = Rig(cluster, handler=Seeing())
     cluster.produce("orders", b"k", b"v", headers=TRACEPARENT)
     cluster.produce("orders", b"k", b"v")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,7 @@ async def test_a_producer_that_breaks_its_own_deadline_is_given_up() -> None:
     world.start(relay)
     await world.drained()
     stuck = world.broker.producers[-1]
-    stuck._deadline = 1e6
+    stuck.client.deadline = 1e6
     world.broker.faults.plan("send", Hung())
     world.outbox.insert("orders", b"k", b"w")
     await world.drained(30)
@@ -253,15 +254,21 @@ async def test_a_page_that_was_read_before_rows_were_dropped_is_not_used() -> No
     world.outbox.insert("orders", b"k", b"0")
     await world.drained()
     # Row 2 is on its way and will fail; a fetch that leaves it out has seen row 3 and is on its way back.
+    fail = asyncio.Event()
+    arrive = world.broker.append
+
+    def refuse(*batch: Any) -> int:
+        fail.set()
+        raise SendOutcomeUnknown("no answer")
+
+    world.broker.append = refuse  # type: ignore[method-assign,assignment]
     world.broker.faults.plan("send", Delayed(0.2))
     world.outbox.insert("orders", b"k", b"1")
     await world.until(lambda: world.broker.faults.calls.count("send") == 2)
     world.outbox.faults.choose = lambda call: Delayed(after=0.6) if call == "fetch" else None
     world.outbox.insert("orders", b"k", b"2")
-    await asyncio.sleep(0.1)
-    world.broker.is_down = True
-    await asyncio.sleep(0.12)
-    world.broker.is_down = False
+    await fail.wait()
+    world.broker.append = arrive  # type: ignore[method-assign]
     await world.drained()
     assert world.values(b"k") == [b"0", b"1", b"2"]
     assert relay.health().detail["shards_owned"] == [0]

@@ -18,9 +18,9 @@ from outboxd.records import Published, RawRecord
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.metrics import Instruments
 from outboxd.testing.fakes.clock import FakeClock, InlineExecutor, SeededRandom
+from outboxd.testing.fakes.kafka.cluster import FakeCluster
 from outboxd.testing.fakes.lease import FakeLeases
 from outboxd.testing.fakes.outbox import FakeOutbox
-from outboxd.testing.fakes.producer import FakeBroker
 
 
 class ListLogger:
@@ -88,11 +88,11 @@ class World:
         self.clock = FakeClock()
         self.leases = FakeLeases(self.clock)
         self.outbox = FakeOutbox(self.leases.holds, self.clock, shards=shards)
-        self.broker = FakeBroker(self.clock)
+        self.broker = FakeCluster(self.clock)
         self.logger = ListLogger()
         self.random = SeededRandom(seed)
         for topic in topics:
-            self.broker.create_topic(topic)
+            self.broker.create_topic(topic, partitions=2)
         self.outbox.on_mark = self._must_be_acknowledged
         self.violations: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []

@@ -7,16 +7,19 @@ import functools
 import random
 import selectors
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 from uuid import UUID
 
 __all__ = ["FakeClock", "InlineExecutor", "SeededRandom", "VirtualTimeLoop", "virtual_time"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_RESOLUTION = 1e-9
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -49,6 +52,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds."""
         return self._jumping.now
+
+    def call_later(
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ever; but a wait that is lost in rounding still ends later, or it would be waited for without end."""
+        if 0 < delay < _RESOLUTION:
+            delay = _RESOLUTION
+        return super().call_later(delay, callback, *args, context=context)
 
     def jump(self, seconds: float) -> None:
         """Let time pass at once, without anybody running meanwhile: what a stopped process sees when it goes on."""
