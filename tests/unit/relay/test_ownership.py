@@ -15,7 +15,7 @@ from outboxd.ports import OutboundRecord
 from outboxd.records import NO_HEADERS, TopicPartition
 from outboxd.testing.fakes.clock import VirtualTimeLoop, virtual_time
 from outboxd.testing.fakes.faults import Delayed, Hung, Late, Lost, Raised
-from tests.unit.relay.world import World, stopped
+from tests.unit.relay.world import World, reason, stopped
 
 LEASE = timedelta(seconds=10)
 
@@ -66,7 +66,7 @@ async def test_a_used_epoch_is_acknowledged_without_being_written() -> None:
     first = world.broker.relay_producer("x", compression=None, deadline=LEASE)
     await first.open([])
     second = world.broker.relay_producer("x", compression=None, deadline=LEASE)
-    second.producer_id, second.epoch = first.producer_id, first.epoch
+    second.client.adopt((first.client.producer_id, first.client.epoch))
     partition = TopicPartition("orders", 0)
     record = OutboundRecord(key=b"k", value=b"v", headers=NO_HEADERS)
     assert await first.send(partition, first.build([record])) == 0
@@ -80,9 +80,9 @@ async def test_no_batch_goes_to_a_partition_before_its_end_stands_in_the_notes()
     seen: list[tuple[object, int]] = []
     original = world.broker.append
 
-    def append(producer, partition, sequence, records):  # type: ignore[no-untyped-def]
+    def append(producer_id, epoch, partition, sequence, records):  # type: ignore[no-untyped-def]
         seen.append((world.leases.notes(world.lease_name(0)).get(str(partition)), world.broker.end(partition)))
-        return original(producer, partition, sequence, records)
+        return original(producer_id, epoch, partition, sequence, records)
 
     world.broker.append = append  # type: ignore[method-assign]
     for number in range(20):
@@ -330,3 +330,29 @@ async def test_a_cancelled_relay_leaves_no_task_and_no_producer() -> None:
     assert all(producer.is_done for producer in world.broker.producers)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert world.outbox.marked == []
+
+
+@virtual_time
+async def test_a_producer_that_was_given_up_with_its_shard_says_nothing_of_the_broker() -> None:
+    world = World(shards=1)
+    relay = world.relay()
+    world.start(relay)
+    world.broker.faults.plan("send", Hung())
+    world.outbox.insert("orders", b"k", b"1")
+    await world.until(lambda: "send" in world.broker.faults.calls)
+    world.leases.steal(world.lease_name(0), "somebody else", timedelta(seconds=300))
+    await world.until(lambda: not relay.health().detail["shards_owned"])
+    await asyncio.sleep(1)
+    assert relay.health().stall is None
+
+
+@virtual_time
+async def test_a_broker_that_is_well_again_is_seen_although_nothing_is_to_be_sent() -> None:
+    world = World(shards=1)
+    relay = world.relay()
+    world.start(relay)
+    world.outbox.insert("orders", b"k", b"1")
+    await world.drained()
+    world.broker.faults.plan("topic", Raised(BrokerUnreachable("away")))  # the next look at a topic that is known
+    await reason(world, relay, "broker_unreachable", seconds=90)
+    await world.until(lambda: relay.health().stall is None, seconds=12)

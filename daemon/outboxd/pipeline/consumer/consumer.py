@@ -182,7 +182,11 @@ class ConsumerRun(PipelineRun):
         if self._membership is not None and not self._is_stopping:
             partitions = self._membership.partitions
         await replay_in_place(
-            item, partitions=partitions, lanes=self._processing.lanes, breaker=self._processing.breaker
+            item,
+            partitions=partitions,
+            lanes=self._processing.lanes,
+            breaker=self._processing.breaker,
+            now=self._clock.monotonic(),
         )
 
     # -- one life after the other ----------------------------------------------------------------------------------------
@@ -222,7 +226,7 @@ class ConsumerRun(PipelineRun):
         """A member of the group; None when the run is over before that. An outage is waited out, visibly."""
         failures = 0
         while not self._has_ended():
-            membership = self._new_membership(starts)
+            membership = self._new_membership(admin, starts)
             self._membership = membership
             joining = asyncio.create_task(self._ask_and_join(admin, membership), name=f"{self._name}-join")
             try:
@@ -257,7 +261,7 @@ class ConsumerRun(PipelineRun):
                 raise BrokerUnreachable("the cluster does not say its id") from error
         await membership.join()
 
-    def _new_membership(self, starts: StartPositions) -> Membership:
+    def _new_membership(self, admin: Admin, starts: StartPositions) -> Membership:
         consume = self._consume
         port = self._brokers.consumer(
             topics=consume.topics,
@@ -270,6 +274,7 @@ class ConsumerRun(PipelineRun):
         return Membership(
             pipeline=self._name,
             port=port,
+            admin=admin,
             settings=consume,
             starts=starts,
             processing=self._processing,

@@ -8,7 +8,7 @@ from typing import Final
 
 from outboxd.errors import AssignmentLost, BrokerError, BrokerUnreachable
 from outboxd.pipeline.consumer.partition import AssignedPartition
-from outboxd.ports import Clock, ConsumerPort
+from outboxd.ports import Admin, Clock, ConsumerPort
 from outboxd.records import TopicPartition
 from outboxd.telemetry.consumer import ConsumerRebuilt, LagMeasured
 from outboxd.telemetry.emitter import Telemetry
@@ -29,6 +29,7 @@ class LagMeter:
         *,
         pipeline: str,
         port: ConsumerPort,
+        admin: Admin,
         partitions: Mapping[TopicPartition, AssignedPartition],
         clock: Clock,
         telemetry: Telemetry,
@@ -36,6 +37,7 @@ class LagMeter:
     ) -> None:
         self._pipeline = pipeline
         self._port = port
+        self._admin = admin
         self._partitions = partitions
         self._clock = clock
         self._telemetry = telemetry
@@ -72,10 +74,19 @@ class LagMeter:
             if not partition.is_closed:
                 lags[partition.tp] = max(0, end - partition.progress.safe)
                 self._watch(partition, end)
-        self.last_error = error
+        self.last_error = error if lags or error is not None else await self._ask()
         self.lags = lags
         parked = sum(partition.is_parked for partition in self._partitions.values())
         self._telemetry.emit(LagMeasured(pipeline=self._pipeline, lags=lags, parked=parked))
+
+    async def _ask(self) -> BrokerUnreachable | None:
+        """Ask for a sign of life: a member that waits for partitions must not look idle without a broker (invariant 12)."""
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                await self._admin.cluster_id()
+        except (BrokerError, TimeoutError) as error:
+            return BrokerUnreachable(f"the broker gives no sign of life: {str(error) or 'no answer'}")
+        return None
 
     def _excuse_all(self) -> None:
         """An outage is no fault of the client: its time without a record does not count."""

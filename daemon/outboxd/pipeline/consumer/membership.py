@@ -16,7 +16,7 @@ from outboxd.pipeline.consumer.polling import Poller
 from outboxd.pipeline.consumer.processing import Processing
 from outboxd.pipeline.consumer.settings import ConsumeSettings
 from outboxd.pipeline.consumer.start_position import StartPositions
-from outboxd.ports import Clock, ConsumerPort, Random
+from outboxd.ports import Admin, Clock, ConsumerPort, Random
 from outboxd.records import TopicPartition
 from outboxd.telemetry.emitter import Telemetry
 
@@ -37,6 +37,7 @@ class Membership:
         *,
         pipeline: str,
         port: ConsumerPort,
+        admin: Admin,
         settings: ConsumeSettings,
         starts: StartPositions,
         processing: Processing,
@@ -86,6 +87,7 @@ class Membership:
         self.lag = LagMeter(
             pipeline=pipeline,
             port=port,
+            admin=admin,
             partitions=self.partitions,
             clock=clock,
             telemetry=telemetry,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from outboxd.errors import AssignmentLost
+from outboxd.errors import AssignmentLost, BrokerError
 from outboxd.pipeline.consumer.progress import Progress
 from outboxd.records import Letter, RawRecord, TopicPartition
 
@@ -101,6 +101,7 @@ class AssignedPartition:
         "is_closed",
         "is_parked",
         "is_paused",
+        "last_error",
         "last_taken_at",
         "max_records",
         "max_size",
@@ -130,6 +131,8 @@ class AssignedPartition:
         self.is_parked = False
         self.parked_reason = ""
         self.is_closed = False
+        self.last_error: BrokerError | None = None
+        """Why the last poll of it failed; None when it did not."""
         self.last_taken_at = now
         self.replays: set[Replaying] = set()
         """Letters that are being replayed in lanes of this partition."""

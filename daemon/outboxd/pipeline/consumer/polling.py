@@ -49,7 +49,6 @@ class Poller:
         self._clock = clock
         self._telemetry = telemetry
         self._fail = fail
-        self.last_error: BrokerError | None = None
 
     async def poll(self, partition: AssignedPartition) -> None:
         """Poll this partition until it is not ours any more."""
@@ -62,7 +61,7 @@ class Poller:
                 if partition.feeding is not Feeding.ALL:
                     # What came now is not in hand: it stays for the partition's next owner, and so does the position.
                     return
-                self.last_error = None
+                partition.last_error = None
                 if records:
                     self._hand_over(partition, records)
                 else:
@@ -75,7 +74,9 @@ class Poller:
             except FetchUndecodable as error:
                 await self._park(partition, error)
             except (BrokerError, TimeoutError) as error:
-                self.last_error = error if isinstance(error, BrokerError) else BrokerError(str(error) or "no answer")
+                partition.last_error = (
+                    error if isinstance(error, BrokerError) else BrokerError(str(error) or "no answer")
+                )
                 await self._clock.sleep(_PAUSE_AFTER_ERROR)
 
     def resume(self, partition: AssignedPartition) -> None:

@@ -36,9 +36,11 @@ async def replay_in_place(
     partitions: Mapping[TopicPartition, AssignedPartition],
     lanes: Lanes,
     breaker: Breaker[InHand],
+    now: float,
 ) -> None:
     """Return once the handler succeeded with the letter's record.
 
+    While the dependency is out it may be the probe: with nothing else in hand there is no other.
     Raises the handler's own error when it failed again (no retries); AssignmentLost or ReplayPostponed when the run
     does not count; RecordError for a letter that is no record.
     """
@@ -49,7 +51,7 @@ async def replay_in_place(
     partition = partitions.get(tp)
     if partition is None or partition.feeding is not Feeding.ALL or partition.progress is None:
         raise AssignmentLost(f"{tp} is not ours")
-    if breaker.is_open:
+    if breaker.is_open and not breaker.may_probe(now):
         raise ReplayPostponed("the dependency is out")
     raw = record_of(letter)
     record = InHand(raw, partition, lanes.lane_of(raw), 0)

@@ -73,18 +73,19 @@ class Reporter:
 
     def _stalls(self, membership: Membership | None) -> Iterator[Stall]:
         processing = self._processing
+        partitions = [] if membership is None else list(membership.partitions.values())
         if membership is not None:
-            for error in (membership.lag.last_error, membership.poller.last_error):
+            for error in (membership.lag.last_error, *(partition.last_error for partition in partitions)):
                 if error is not None:
                     yield Stall(reason="broker_unreachable", message=str(error))
-        if processing.breaker.is_open:
+        # With nothing in hand nobody waits for the dependency: the next record will ask it.
+        if processing.breaker.is_open and any(partition.count for partition in partitions):
             yield Stall(reason="dependency_out", message=processing.settlement.outage_rule)
         if processing.letters.stall is not None:
             yield processing.letters.stall
-        if membership is not None:
-            for partition in membership.partitions.values():
-                if partition.is_parked:
-                    yield Stall(reason="partition_parked", message=partition.parked_reason)
+        for partition in partitions:
+            if partition.is_parked:
+                yield Stall(reason="partition_parked", message=partition.parked_reason)
         overdue = processing.workers.overdue()
         if overdue is not None:
             at = f"{overdue.raw.topic}-{overdue.raw.partition}@{overdue.raw.offset}"

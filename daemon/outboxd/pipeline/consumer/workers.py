@@ -7,6 +7,7 @@ handler raises: it is a failure of the record, `SystemExit` and the like include
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from enum import Enum, auto
@@ -16,6 +17,7 @@ from outboxd.errors import HandlerTimeout
 from outboxd.pipeline.consumer.attempt import HandlerCall
 from outboxd.pipeline.consumer.lanes import Lanes
 from outboxd.pipeline.consumer.partition import AssignedPartition, InHand
+from outboxd.pipeline.consumer.standstill import Standstill
 from outboxd.records import Stage
 
 __all__ = ["Settles", "Workers"]
@@ -53,12 +55,14 @@ class _Cancel(Enum):
 
 
 class _Worker:
-    __slots__ = ("cancel", "deadline", "is_closing", "is_tainted", "record", "task", "timer")
+    __slots__ = ("cancel", "deadline", "is_closing", "is_tainted", "record", "stood_still", "task", "timer")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.record: InHand | None = None
         self.deadline = 0.0
+        self.stood_still = 0.0
+        """What the process had stood still when the call began; infinite once the call got its time back."""
         self.timer: asyncio.TimerHandle | None = None
         self.cancel = _Cancel.NOT
         self.is_closing = False
@@ -90,6 +94,7 @@ class Workers:
         self._is_closed = False
         self._lanes: Lanes | None = None
         self._settlement: Settles | None = None
+        self._standstill = Standstill()
 
     def connect(self, lanes: Lanes, settlement: Settles) -> None:
         """Say where records come from and where outcomes go."""
@@ -142,6 +147,7 @@ class Workers:
     async def close(self) -> None:
         """End every worker; calls that still run are cancelled and give no outcome."""
         self._is_closed = True
+        self._standstill.close()
         tasks = [worker.task for worker in self._workers if worker.task is not None]
         for worker in self._workers:
             worker.is_closing = True
@@ -253,7 +259,9 @@ class Workers:
 
     def _set_deadline(self, worker: _Worker, loop: asyncio.AbstractEventLoop) -> None:
         worker.deadline = loop.time() + self._timeout
+        worker.stood_still = self._standstill.total
         if worker.timer is None and not self._call.is_plain:
+            self._standstill.watch(loop)
             worker.timer = loop.call_at(worker.deadline, self._check_deadline, worker, loop)
 
     def _check_deadline(self, worker: _Worker, loop: asyncio.AbstractEventLoop) -> None:
@@ -261,6 +269,14 @@ class Workers:
         if worker.record is None or worker.task is None or worker.is_closing:
             return
         if loop.time() < worker.deadline:
+            worker.timer = loop.call_at(worker.deadline, self._check_deadline, worker, loop)
+            return
+        stood_still = self._standstill.total - worker.stood_still
+        if worker.cancel is _Cancel.NOT and stood_still > 0:
+            # The handler gets that time back, or every record that was being handled would be charged with it. Once
+            # over its own time and no more: a handler that blocks the loop makes the process stand still itself.
+            worker.stood_still = math.inf
+            worker.deadline += min(stood_still, self._timeout)
             worker.timer = loop.call_at(worker.deadline, self._check_deadline, worker, loop)
             return
         if worker.cancel is _Cancel.NOT:

@@ -216,7 +216,8 @@ class Lane:
                 shard.fail()
             case Consequence.OUTAGE:
                 shard.holding.drop(rows)
-                self._context.broker.failed(error)
+                if not shard.is_lost:  # then it was we who gave the producer up: that says nothing of the broker
+                    self._context.broker.failed(error)
                 shard.fail()
             case Consequence.REBUILD:
                 shard.holding.drop(rows)

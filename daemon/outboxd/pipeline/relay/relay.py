@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from outboxd.errors import DatabaseError, DatabaseUnreachable, OutboxdError, PluginBroken, SchemaBehind
+from outboxd.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    DatabaseError,
+    DatabaseUnreachable,
+    OutboxdError,
+    PluginBroken,
+    SchemaBehind,
+)
 from outboxd.pipeline.relay.actions import ActionPlans, ActionStep
 from outboxd.pipeline.relay.context import ProducerFactory, PublishObserver, RelayContext
 from outboxd.pipeline.relay.dependencies import Dependency, database_call, told
@@ -32,6 +40,7 @@ _PAGE_BYTES: Final = 8 << 20
 _WINDOW_PAGES: Final = 4
 _MEASURE_EVERY: Final = 5.0
 _CLOSE_DEADLINE: Final = 5.0
+_ASK_DEADLINE: Final = 10.0
 _SHOWN_BLOCKS: Final = 20
 
 
@@ -274,6 +283,7 @@ class RelayRun:
             except DatabaseError as error:
                 self._database.failed(error)
                 await self._database.wait()
+            await self._ask_broker()
             detail = self._detail()
             self._telemetry.emit(
                 RelayMeasured(
@@ -287,6 +297,19 @@ class RelayRun:
             )
             await self._clock.sleep(_MEASURE_EVERY)
 
+    async def _ask_broker(self) -> None:
+        """After a failure ask the broker for a sign of life: with nothing to send, nobody else would (invariant 12)."""
+        if self._broker.trouble() is None:
+            return
+        await self._broker.wait()
+        try:
+            async with asyncio.timeout(_ASK_DEADLINE):
+                await self._admin.cluster_id()
+        except (BrokerError, TimeoutError) as error:
+            self._broker.failed(error if isinstance(error, BrokerError) else BrokerUnreachable("no answer in time"))
+        else:
+            self._broker.answered()
+
     def _is_ready(self) -> bool:
         ownership = self._ownership
         if not self._was_ready and ownership is not None and ownership.has_looked:
@@ -296,12 +319,20 @@ class RelayRun:
     def _stall(self) -> Stall | None:
         if self._schema is not None:
             return Stall(reason="schema_behind", message=told(self._schema))
-        for dependency in (self._database, self._marks, self._broker):
+        for dependency in (self._database, self._marks):
             if (trouble := dependency.trouble()) is not None:
                 return Stall(reason=dependency.reason, message=trouble)
+        return self._publishing_stall()
+
+    def _publishing_stall(self) -> Stall | None:
+        """Why rows do not go out. A replica without shards sends none: what it last heard of the broker is old news."""
+        if self._ownership is None or not self._ownership.shards:
+            return None
+        if (trouble := self._broker.trouble()) is not None:
+            return Stall(reason=self._broker.reason, message=trouble)
         for topic, paused in self._topics.paused.items():
             return Stall(reason="topic_failed", message=f"{topic}: {paused.error}")
-        for shard in self._ownership.shards if self._ownership is not None else ():
+        for shard in self._ownership.shards:
             for block in shard.holding.blocks:
                 return Stall(reason="keys_blocked", message=f"row {block.row_id} of {block.key[0]}: {block.error}")
         return None
