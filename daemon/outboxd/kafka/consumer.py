@@ -141,12 +141,12 @@ class KafkaConsumer:
 
     def pause(self, partition: TopicPartition) -> None:
         """Fetch nothing for it until `resume`."""
-        if partition in self._joined().owned:
+        if self._owns(partition):
             self._consumer.pause(KafkaPartition(*partition))
 
     def resume(self, partition: TopicPartition) -> None:
         """Fetch for it again."""
-        if partition in self._joined().owned:
+        if self._owns(partition):
             self._consumer.resume(KafkaPartition(*partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -231,6 +231,9 @@ class KafkaConsumer:
         if self._membership is None or self._consumer is None:
             raise AssignmentLost("the consumer is not started")
         return self._membership
+
+    def _owns(self, partition: TopicPartition) -> bool:
+        return self._membership is not None and self._consumer is not None and partition in self._membership.owned
 
     def _require_owned(self, partitions: Collection[TopicPartition]) -> None:
         strangers = set(partitions) - self._joined().owned

@@ -96,6 +96,9 @@ class IdempotentProducer:
     async def send(self, partition: TopicPartition, batch: KafkaBatch) -> int:
         """Write the batch; its first record's offset. Errors as `outboxd.ports.RelayProducer.send` says."""
         producer = self._require()
+        sender = sender_task(producer)
+        if sender is not None and sender.done():
+            raise ProducerWedged("the client's sender has ended")
         if partition in self._wedged:
             raise ProducerWedged(f"an earlier batch for {partition} was refused: the sequence is broken")
         info = await self.topic(partition.topic)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from itertools import chain
 from typing import Any, Final
 
@@ -154,17 +153,17 @@ async def touch(consumer: Any) -> None:
 async def stop_consumer_tasks(consumer: Any) -> None:
     """End the tasks of a consumer whose `stop` did not come to its end."""
     owners: list[tuple[object, tuple[str, ...]]] = [
+        (consumer._fetcher, ("_fetch_task",)),
         (
             consumer._coordinator,
             ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"),
         ),
-        (consumer._fetcher, ("_fetch_task",)),
     ]
-    tasks: set[asyncio.Task[Any]] = set()
     for owner, names in owners:
-        found: Collection[Any] = [getattr(owner, name, None) for name in names]
-        tasks |= {task for task in found if isinstance(task, asyncio.Task)}
-    tasks |= set(getattr(consumer._fetcher, "_pending_tasks", ()))
-    for task in tasks:
+        for task in [getattr(owner, name, None) for name in names]:
+            if isinstance(task, asyncio.Task):
+                await end(task)
+    # Only now: until it ended, the fetch task may have begun another request.
+    for task in list(getattr(consumer._fetcher, "_pending_tasks", ())):
         await end(task)
     await close_client(consumer._client)

@@ -49,6 +49,7 @@ class KafkaSender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._spread = itertools.count()
         self._is_closed = False
+        self._is_over = False
 
     async def send(
         self, topic: str, *, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int | None = None
@@ -57,7 +58,9 @@ class KafkaSender:
 
         Raises RecordRejected, TopicUnknown, TopicDenied, BrokerUnreachable, SendOutcomeUnknown.
         """
+        self._require_open()
         info = await (await self._opened()).topic(topic)
+        self._require_open()
         _fits(info, key, value, headers)
         number = next(self._spread) % info.partitions if key is None else partition_of(key, info.partitions)
         record = OutboundRecord(key=key, value=value, headers=headers, timestamp=timestamp)
@@ -124,14 +127,24 @@ class KafkaSender:
             raise
 
     async def _opened(self) -> IdempotentProducer:
-        if self._is_closed:
-            raise ProducerWedged("the sender is closed")
         async with self._opening:
             if self._producer is None:
+                self._require_going()
                 producer = IdempotentProducer(self._options, compression="zstd", deadline=self._deadline)
                 await producer.open(self._take)
+                if self._is_over:  # nobody would close it any more
+                    await producer.abandon()
+                self._require_going()
                 self._producer = producer
             return self._producer
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ProducerWedged("the sender is closed")
+
+    def _require_going(self) -> None:
+        if self._is_over:
+            raise ProducerWedged("the sender is closed")
 
     async def _take(self, client: Any) -> Epoch:
         return await take_producer_id(client, seconds=self._options.answer_deadline.total_seconds())
@@ -142,15 +155,17 @@ class KafkaSender:
         await producer.abandon()
 
     async def close(self) -> None:
-        """Wait for what is on its way within the close deadline, then leave no task behind."""
+        """Send what waits and wait for its acknowledgement within the close deadline, then leave no task behind."""
         self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._options.close_deadline.total_seconds())
+        self._is_over = True
+        late = list(self._tasks)
+        for task in late:
+            await end(task)
         producer, self._producer = self._producer, None
         if producer is not None:
-            await producer.close()
-        for task in list(self._tasks):
-            await end(task)
+            await (producer.abandon() if late else producer.close())
 
 
 def _fits(info: TopicInfo, key: bytes | None, value: bytes | None, headers: Headers) -> None:

@@ -224,10 +224,14 @@ class Group:
             if member.syncing is not None:
                 member.syncing.refuse(Why.REBALANCE_IN_PROGRESS)
                 member.syncing = None
+        was_empty = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING
         longest = max((member.rebalance_timeout for member in self.members.values()), default=0.0)
         self._set_timer(longest, self._complete)
-        self._complete_when_all_are_there()
+        if was_empty:
+            self._complete()  # `group.initial.rebalance.delay.ms` is 0: nobody is waited for
+        else:
+            self._complete_when_all_are_there()
 
     def _complete_when_all_are_there(self) -> None:
         if not self._pending and all(member.joining is not None for member in self.members.values()):
