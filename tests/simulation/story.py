@@ -316,11 +316,15 @@ class Story:
             network.recover()
 
     async def _finish(self, seconds: float) -> None:
-        if not await self.until(self.is_finished, seconds):
-            health = {r.process.name: r.run.health() for r in self.replicas if r.process and r.run}
-            raise Violation(2, f"not finished {seconds:g} s after all trouble: {self.state()}; {health}")
-        # What repeats, repeats now.
-        await self.sleep(15.0)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            if not await self.until(self.is_finished, until - loop.time()):
+                health = {r.process.name: r.run.health() for r in self.replicas if r.process and r.run}
+                raise Violation(2, f"not finished {seconds:g} s after all trouble: {self.state()}; {health}")
+            await self.sleep(15.0)  # what repeats, repeats now; a last request of an operator may still arrive
+            if self.is_finished():
+                break
         await self.until(lambda: not self._ill(), seconds=120.0)
         if ill := self._ill():
             raise Violation(12, f"everything is done, and a replica says otherwise: {ill}")

@@ -186,6 +186,22 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_though_this_replica_l
 
 
 @virtual_time
+async def test_a_claim_that_could_not_be_given_back_comes_back_though_this_replica_lives() -> None:
+    scene = Scene()
+    await scene.job(a_letter(0))
+    scene.takes = 0.0
+    scene.outcome = lambda _: AssignmentLost("moved on") if len(scene.runs) < 2 else None
+    scene.home.faults.plan("give_back", Raised(AWAY))
+    running = asyncio.create_task((replayer := scene.replayer()).run())
+    await asyncio.sleep(30.0)
+    assert scene.statuses(0) == [S.PROCESSING]
+    await asyncio.sleep(90.0)
+    assert scene.statuses(0) == [S.RESOLVED]
+    replayer.stop()
+    await running
+
+
+@virtual_time
 async def test_a_long_run_keeps_its_claim() -> None:
     scene = Scene()
     await scene.job(a_letter(0))

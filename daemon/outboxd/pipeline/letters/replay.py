@@ -217,6 +217,7 @@ class Replayer:
             async with asyncio.timeout(1.0):
                 await self._store.give_back(item)
         except Exception as error:  # noqa: BLE001 - the claim runs out by itself
+            self._lost_claims += 1  # ... once nobody speaks under its name any more
             reason = f"{reason}; giving the claim back failed: {describe(error)}"
         self._returned(item, reason)
 
