@@ -122,11 +122,15 @@ class LetterStore(Protocol):
         ...
 
     async def finish(self, item: ReplayItem, *, resolved: bool, error: str | None) -> None:
-        """PROCESSING to RESOLVED, or to FAILED with the new error's text; the job's counts follow."""
+        """PROCESSING to RESOLVED, or to FAILED with the new error's text; the job's counts follow.
+
+        Said again (its answer was lost) it changes nothing. Raises MoveRefused when the claim was given back meanwhile:
+        then another run decides.
+        """
         ...
 
     async def give_back(self, item: ReplayItem) -> None:
-        """PROCESSING to the status before the claim; the item waits again."""
+        """PROCESSING to the status before the claim; the item waits again. Nothing when the claim is gone."""
         ...
 
 

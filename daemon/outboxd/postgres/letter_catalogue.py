@@ -54,11 +54,11 @@ class LetterCatalogue:
         last_at, last_id = (None, None) if cursor is None else _position(cursor)
         rows = await self._connector.fetch(
             filled("letter_find", {"columns": COLUMNS}),
-            wanted.pipeline,
-            wanted.topic,
+            _as_kept(wanted.pipeline),
+            _as_kept(wanted.topic),
             None if wanted.status is None else wanted.status.value,
-            wanted.error_class,
-            wanted.fingerprint,
+            _as_kept(wanted.error_class),
+            _as_kept(wanted.fingerprint),
             wanted.key,
             wanted.since,
             wanted.until,
@@ -76,7 +76,7 @@ class LetterCatalogue:
             list(letter_ids),
             to.value,
             text_for_postgres(actor),
-            None if reason is None else text_for_postgres(reason),
+            _as_kept(reason),
         )
         return 0 if row is None else int(row["moved"])
 
@@ -92,6 +92,11 @@ class LetterCatalogue:
             return len(await session.fetch(query("letter_store"), sink, *columns_of(letters)))
 
         return await self._connector.in_transaction(work)
+
+
+def _as_kept(text: str | None) -> str | None:
+    """Text as letters have it: what is looked for was changed, too, when it was written."""
+    return None if text is None else text_for_postgres(text)
 
 
 def _cursor(last: LetterView) -> str:

@@ -92,7 +92,7 @@ class ReplayJobs:
 
     async def finish(self, item: ReplayItem, *, resolved: bool, error: str | None) -> None:
         """See `LetterStore.finish`. A claim that was given back meanwhile decides nothing: the letter runs again."""
-        await self._connector.fetch(
+        row = await self._connector.fetch_row(
             query("replay_finish"),
             item.job_id,
             item.letter.id,
@@ -100,6 +100,8 @@ class ReplayJobs:
             resolved,
             None if error is None else text_for_postgres(error, _ERROR_BYTES),
         )
+        if row is None or not row["is_ours"]:
+            raise MoveRefused(f"letter {item.letter.id} is not claimed under attempt {item.attempt} any more")
 
     async def give_back(self, item: ReplayItem) -> None:
         """See `LetterStore.give_back`."""

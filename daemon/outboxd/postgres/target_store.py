@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from outboxd.lifecycle import TargetState
 from outboxd.ports import Target
 from outboxd.postgres.connector import Connector
+from outboxd.postgres.letter_rows import text_for_postgres
 from outboxd.postgres.sql import query
 
 __all__ = ["PostgresTargetStore"]
@@ -31,5 +32,10 @@ class PostgresTargetStore:
     async def save(self, pipeline: str, target: Target) -> None:
         """See `TargetStore.save`."""
         await self._connector.fetch(
-            query("target_save"), pipeline, str(target.state), target.actor, target.at, target.reason
+            query("target_save"),
+            pipeline,
+            str(target.state),
+            text_for_postgres(target.actor),
+            target.at,
+            None if target.reason is None else text_for_postgres(target.reason),
         )

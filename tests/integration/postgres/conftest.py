@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -97,10 +97,6 @@ def letter(number: int = 0, **changes: object) -> Letter:
         "fingerprint": "f1",
     }
     return Letter(**(values | changes))  # type: ignore[arg-type]  # the names are the fields'
-
-
-def ids(items: list[Letter]) -> list[UUID]:
-    return [item.id for item in items]
 
 
 class Proxy:

@@ -1,16 +1,14 @@
-"""The outbox table on a real server: what is fetched, what is marked, and under whose lease."""
+"""What only Postgres has of an outbox: tables of all kinds, their types and times, locks, privileges, plans."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from datetime import UTC, datetime
-from uuid import UUID
 
-import asyncpg
 import pytest
 
-from outboxd.errors import ConfigurationError, LeaseLost, SchemaBehind, StatementFailed
+from outboxd.errors import ConfigurationError, SchemaBehind, StatementFailed
 from outboxd.ports import FetchedRows, LeaseToken, Mark, SentRow, Statement
 from outboxd.postgres.connector import Connector
 from outboxd.postgres.lease_store import PostgresLeaseStore
@@ -40,15 +38,6 @@ async def put(db: Db, count: int = 1, *, topic: str = "t", payload: bytes | None
 
 def row_ids(found: FetchedRows) -> list[int]:
     return [row.row_id for row in found.rows]
-
-
-async def test_the_first_start_makes_the_relays_id_and_the_next_ones_find_it(connector: Connector) -> None:
-    stores = [PostgresOutboxStore(connector, pipeline="orders", table=OutboxTable()) for _ in range(6)]
-    found = await asyncio.gather(
-        *(store.register(shards) for store, shards in zip(stores, [8, 8, 4, 2, 1, 8], strict=True))
-    )
-    assert len({(registration.relay_id, registration.shards) for registration in found}) == 1
-    assert isinstance(found[0].relay_id, UUID)
 
 
 async def test_two_pipelines_on_the_same_rows_are_refused_by_name(connector: Connector, db: Db) -> None:
@@ -86,37 +75,6 @@ async def test_what_is_missing_is_said(postgres_dsn: str, connector: Connector, 
     await empty.close()
 
 
-async def test_a_row_that_commits_late_comes_before_those_that_were_seen(
-    connector: Connector, db: Db, postgres_dsn: str
-) -> None:
-    store = await relay(connector)
-    late = await asyncpg.connect(postgres_dsn)
-    transaction = late.transaction()
-    await transaction.start()
-    await put(late)
-    await put(db, 3)
-    found = await fetched(store)
-    assert row_ids(found) == [2, 3, 4]
-    assert found.is_complete
-    await transaction.commit()
-    assert row_ids(await fetched(store, exclude=(2, 3, 4))) == [1]
-    await late.close()
-
-
-async def test_fetching_is_bounded_by_rows_and_by_bytes_and_gives_at_least_one(connector: Connector, db: Db) -> None:
-    store = await relay(connector)
-    assert (await fetched(store)).is_complete
-    await put(db, 20, payload=b"x" * 100_000)
-    found = await fetched(store, rows=5)
-    assert (row_ids(found), found.is_complete) == ([1, 2, 3, 4, 5], False)
-    found = await fetched(store, size=350_000)
-    assert (row_ids(found), found.is_complete) == ([1, 2, 3, 4], False)
-    found = await fetched(store, size=1)
-    assert (row_ids(found), found.is_complete) == ([1], False)
-    found = await fetched(store, size=10 * MIB)
-    assert (len(found.rows), found.is_complete) == (20, True)
-
-
 async def test_the_lowest_ids_come_first_wherever_their_rows_lie(connector: Connector, db: Db) -> None:
     store = await relay(connector)
     await put(db, 5)
@@ -124,36 +82,6 @@ async def test_the_lowest_ids_come_first_wherever_their_rows_lie(connector: Conn
     found = await fetched(store, rows=2)
     assert row_ids(found) == [1, 2]
     assert [row.topic for row in found.rows] == ["u", "u"]
-
-
-async def test_every_row_is_in_one_shard_and_a_keys_rows_are_together_in_order(connector: Connector, db: Db) -> None:
-    store = PostgresOutboxStore(connector, pipeline="orders", table=OutboxTable())
-    await store.register(8)
-    await db.execute(
-        "insert into outboxd.outbox (topic, key, payload) "
-        "select 't', case when i % 5 > 0 then 'k' || i % 20 end, '' from generate_series(1, 400) i"
-    )
-    whole = (await store.fetch(shards=range(8), exclude=(), max_rows=500, max_bytes=MIB)).rows
-    parts = [(await store.fetch(shards=[n], exclude=(), max_rows=500, max_bytes=MIB)).rows for n in range(8)]
-    assert sorted(row.row_id for part in parts for row in part) == [row.row_id for row in whole] == list(range(1, 401))
-    shards: dict[bytes | None, set[int]] = {}
-    for number, part in enumerate(parts):
-        assert [row.row_id for row in part] == sorted(row.row_id for row in part)
-        assert {row.shard for row in part} <= {number}
-        for row in part:
-            shards.setdefault(row.key, set()).add(number)
-    assert len(shards.pop(None)) > 1
-    assert {len(found) for found in shards.values()} == {1}
-
-
-async def test_paused_topics_and_blocked_keys_stay_where_they_are(connector: Connector, db: Db) -> None:
-    store = await relay(connector)
-    for topic, key in (("a", "1"), ("a", "2"), ("b", "1"), ("b", None), ("c", "1")):
-        await db.execute("insert into outboxd.outbox (topic, key, payload) values ($1, $2, '')", topic, key)
-    found = await store.fetch(
-        shards=[0], exclude=(), max_rows=9, max_bytes=MIB, skip_topics=["c"], skip_keys=[("a", b"2"), ("b", b"1")]
-    )
-    assert row_ids(found) == [1, 4]
 
 
 @pytest.mark.fixes("B028")
@@ -263,34 +191,6 @@ async def mark(
     return await store.mark([Mark(lease=lease, row_ids=row_ids, statements=statements)])
 
 
-async def test_marking_deletes_under_the_lease_and_tells_which_leases_are_lost(
-    connector: Connector, db: Db, leases: PostgresLeaseStore
-) -> None:
-    store = await relay(connector)
-    await put(db, 4)
-    ours, lost = await take(leases, "relay:x:0"), await take(leases, "relay:x:1")
-    await db.execute("update outboxd.lease set until = now() - interval '1 s'")
-    await take(leases, "relay:x:1", owner="b")
-    marks = [Mark(lease=ours, row_ids=[1, 3]), Mark(lease=lost, row_ids=[2])]
-    assert await store.mark(marks) == {"relay:x:1"}
-    assert row_ids(await fetched(store)) == [2, 4]
-    assert await store.mark([]) == frozenset()
-
-
-async def test_an_owner_that_took_its_lease_anew_cannot_mark_under_the_old_epoch(
-    connector: Connector, db: Db, leases: PostgresLeaseStore
-) -> None:
-    store = await relay(connector, has_actions=True)
-    await put(db)
-    old = await take(leases)
-    new = await take(leases)
-    assert (old.owner, old.epoch) == (new.owner, new.epoch - 1)
-    assert await mark(store, old, 1) == {old.name}
-    with pytest.raises(LeaseLost):
-        await store.stage(old, [sent(1)])
-    assert await mark(store, new, 1) == frozenset()
-
-
 async def test_a_mark_waits_for_a_take_over_in_the_same_moment_and_then_sees_it(
     connector: Connector, db: Db, leases: PostgresLeaseStore
 ) -> None:
@@ -321,30 +221,6 @@ async def test_done_mark_keeps_rows_and_uses_its_index(
     assert row_ids(await fetched(store)) == [3]
     assert await db.fetchval("select count(*) from outboxd.outbox where published_at is not null") == 2
     assert await db.fetchval("select count(*) from pg_indexes where indexname = 'outbox_pending'") == 1
-
-
-async def test_statements_commit_with_the_mark_or_not_at_all(
-    connector: Connector, db: Db, leases: PostgresLeaseStore
-) -> None:
-    store = await relay(connector)
-    await db.execute(
-        "create table orders (id int primary key, sent int not null default 0); insert into orders values (1), (2)"
-    )
-    await put(db, 3)
-    lease = await take(leases)
-    update = Statement(sql="update orders set sent = sent + 1 where id = $1", arguments=[1])
-    assert await mark(store, lease, 1, statements=(update,)) == frozenset()
-    with pytest.raises(StatementFailed) as failed:
-        await mark(store, lease, 2, statements=(update, Statement(sql="select 1 / 0")))
-    assert failed.value.sqlstate == "22012"
-    with pytest.raises(StatementFailed, match="not pending any more"):
-        await mark(store, lease, 1, statements=(update,))
-    assert row_ids(await fetched(store)) == [2, 3]
-    lost = LeaseToken(name="relay:x:9", owner="a", epoch=1)
-    marks = [Mark(lease=lost, row_ids=[3], statements=[update]), Mark(lease=lease, row_ids=[2], statements=[update])]
-    assert await store.mark(marks) == {"relay:x:9"}
-    assert row_ids(await fetched(store)) == [3]
-    assert await db.fetchval("select sent from orders where id = 1") == 2
 
 
 async def test_what_a_statement_lacks_is_its_rows_failure_and_not_the_connections(
@@ -392,20 +268,13 @@ def sent(row: OutboxRow | int, next_action: int = 0) -> SentRow:
     return SentRow(row_id=row_id, sent=SentPosition(topic="t", partition=3, offset=42, next_action=next_action))
 
 
-async def test_a_staged_row_comes_back_as_sent_until_it_is_marked(
+async def test_a_configuration_without_actions_still_knows_what_was_sent(
     connector: Connector, db: Db, leases: PostgresLeaseStore
 ) -> None:
     store = await relay(connector, has_actions=True)
     await put(db, 2)
     lease = await take(leases)
     await store.stage(lease, [sent(1)])
-    await store.stage(lease, [sent(1, next_action=1)])
-    first, second = (await fetched(store)).rows
-    assert first.sent == SentPosition(topic="t", partition=3, offset=42, next_action=1)
-    assert second.sent is None
-    with pytest.raises(LeaseLost):
-        await store.stage(LeaseToken(name=lease.name, owner=lease.owner, epoch=9), [sent(2)])
-    # A configuration without actions still knows that it was sent.
     plain = await relay(connector)
     assert [row.sent is not None for row in (await fetched(plain)).rows] == [True, False]
     assert await mark(plain, lease, 1) == frozenset()
@@ -423,13 +292,9 @@ async def test_another_row_under_a_staged_id_is_not_taken_for_sent(
     assert [(row.value, row.sent) for row in (await fetched(store)).rows] == [(b"new", None)]
 
 
-async def test_the_oldest_pending_row_has_an_age(connector: Connector, db: Db) -> None:
+async def test_a_row_without_a_finite_time_has_no_age(connector: Connector, db: Db) -> None:
     store = await relay(connector)
-    assert await store.oldest_pending() is None
-    await db.execute(
-        "insert into outboxd.outbox (topic, payload, created_at) values ('t', '', now() - interval '1 hour')"
-    )
-    assert 3600 <= (await store.oldest_pending() or 0) < 3700
+    await put(db)
     await db.execute("update outboxd.outbox set created_at = 'infinity'")
     assert await store.oldest_pending() == 0
 

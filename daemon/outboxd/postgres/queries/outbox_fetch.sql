@@ -35,5 +35,5 @@ from (
         limit $3::bigint
     ) candidate
 ) measured{{stage_join}}
-where measured.total - measured.size < $4::bigint
+where measured.total - measured.size < greatest($4::bigint, 1)
 order by measured.row_id

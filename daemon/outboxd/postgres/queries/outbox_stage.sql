@@ -1,5 +1,6 @@
 -- Stores the broker's answers for rows of relay $1 under lease $2, $3, $4 (name, owner, epoch): $5 row ids, $6 topics,
--- $7 partitions, $8 offsets, $9 next actions. No row: the lease is lost and nothing was stored.
+-- $7 partitions, $8 offsets, $9 next actions. No row: the lease is lost and nothing was stored. A row that is done
+-- meanwhile is left out, also when it is kept: nobody would ever drop its stage.
 with held as (
     select name from outboxd.lease where name = $2::text and owner = $3::text and epoch = $4::bigint for share
 ),
@@ -11,7 +12,7 @@ stored as (
     join (
         select {{id}} as row_id, {{topic}} as topic, {{key}} as key, {{payload}} as payload
         from {{table}}
-        where {{id}} = any($5::bigint[])
+        where ({{pending}}) and {{id}} = any($5::bigint[])
     ) measured on measured.row_id = s.row_id
     where exists (select from held)
     on conflict (relay_id, row_id) do update

@@ -7,7 +7,7 @@ import functools
 import random
 import selectors
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 from uuid import UUID
@@ -119,6 +119,6 @@ class InlineExecutor:
     """The executor port without threads: the function runs where it stands."""
 
     async def run(self, function: Callable[..., _T], *arguments: object) -> _T:
-        """Call it and give its result."""
+        """Call it in a copy of the caller's context and give its result."""
         await asyncio.sleep(0)
-        return function(*arguments)
+        return copy_context().run(function, *arguments)

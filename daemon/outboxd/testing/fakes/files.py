@@ -26,7 +26,8 @@ class FakeFiles:
         self.contents: dict[str, bytearray] = {}
         self.synced: dict[str, int] = {}
         self.locked: set[str] = set()
-        self._directories: set[str] = set()
+        self._directories: set[PurePosixPath] = {PurePosixPath("/"), PurePosixPath()}
+        self._ours: set[str] = set()
 
     def power_cut(self, keep: int | None = None) -> FakeFiles:
         """The disk after a power cut: of what was not synced, ``keep`` bytes of each file (None: none) are there."""
@@ -45,8 +46,13 @@ class FakeFiles:
         return sum(map(len, self.contents.values()))
 
     async def make_directory(self, path: str) -> None:
-        """Create it."""
-        await self.faults.around("make_directory", lambda: self._directories.add(path))
+        """Create it and its parents."""
+
+        def effect() -> None:
+            directory = PurePosixPath(path)
+            self._directories.update((directory, *directory.parents))
+
+        await self.faults.around("make_directory", effect)
 
     async def lock(self, path: str) -> bool:
         """Take the lock unless somebody has it; put its path into ``locked`` to play another process."""
@@ -54,19 +60,28 @@ class FakeFiles:
         def effect() -> bool:
             if path in self.locked:
                 return False
+            self._written(path)
             self.locked.add(path)
+            self._ours.add(path)
             return True
 
         return await self.faults.around("lock", effect)
 
     async def unlock(self, path: str) -> None:
-        """Give it back."""
-        await self.faults.around("unlock", lambda: self.locked.discard(path))
+        """Give it back, if it is ours."""
+
+        def effect() -> None:
+            if path in self._ours:
+                self._ours.discard(path)
+                self.locked.discard(path)
+
+        await self.faults.around("unlock", effect)
 
     async def names(self, directory: str) -> Sequence[str]:
         """The sorted names in a directory."""
 
         def effect() -> Sequence[str]:
+            self._check_directory(PurePosixPath(directory))
             paths = map(PurePosixPath, self.contents)
             return sorted(path.name for path in paths if path.parent == PurePosixPath(directory))
 
@@ -81,10 +96,12 @@ class FakeFiles:
         return await self.faults.around("append", lambda: self._append(path, data))
 
     async def truncate(self, path: str, size: int) -> None:
-        """Cut the file."""
+        """Cut the file; one that is shorter is filled with zeros."""
 
         def effect() -> None:
-            del self._file(path)[size:]
+            content = self._file(path)
+            del content[size:]
+            content.extend(bytes(size - len(content)))
             self.synced[path] = size
 
         await self.faults.around("truncate", effect)
@@ -94,10 +111,11 @@ class FakeFiles:
         return await self.faults.around("read", lambda: bytes(self._file(path)[offset : offset + limit]))
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Write the whole file anew, or not at all."""
+        """Write the whole file anew, or not at all; for a moment both have room."""
 
         def effect() -> None:
-            self._check_space(len(data) - len(self.contents.get(path, b"")))
+            self._check_directory(PurePosixPath(path).parent)
+            self._check_space(len(data))
             self.contents[path] = bytearray(data)
             self.synced[path] = len(data)
 
@@ -113,7 +131,7 @@ class FakeFiles:
         await self.faults.around("remove", effect)
 
     def _append(self, path: str, data: bytes) -> int:
-        content = self.contents.setdefault(path, bytearray())
+        content = self._written(path)
         before = len(content)
         if self.torn is not None:
             content += data[: self.torn]
@@ -132,6 +150,15 @@ class FakeFiles:
     def _check_space(self, more: int) -> None:
         if self.capacity is not None and self.used + more > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device")
+
+    def _check_directory(self, directory: PurePosixPath) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(directory))
+
+    def _written(self, path: str) -> bytearray:
+        """The file, created if need be."""
+        self._check_directory(PurePosixPath(path).parent)
+        return self.contents.setdefault(path, bytearray())
 
     def _file(self, path: str) -> bytearray:
         if path not in self.contents:

@@ -46,8 +46,8 @@ class FakeLeases:
         return dict(self._rows[name].notes)
 
     def note(self, token: LeaseToken, notes: Notes) -> None:
-        """Replace the notes as part of another write under the lease. Raises LeaseLost."""
-        self._held(token).notes = dict(notes)
+        """Lay notes over the stored ones as part of another write under the lease. Raises LeaseLost."""
+        self._held(token).notes |= notes
 
     def epoch(self, name: str) -> int:
         """How often the lease was taken."""
@@ -60,7 +60,7 @@ class FakeLeases:
             now = self._clock.monotonic()
             members = self._members.setdefault(group, {})
             members[member] = now + ttl.total_seconds()
-            return sum(until > now for until in members.values())
+            return 1 + sum(until > now for other, until in members.items() if other != member)
 
         return await self.faults.around("join", effect)
 
@@ -69,12 +69,12 @@ class FakeLeases:
         await self.faults.around("leave", lambda: self._members.get(group, {}).pop(member, None))
 
     async def acquire(self, name: str, owner: str, ttl: timedelta) -> Lease | None:
-        """Take the lease when it is free or its time is over."""
+        """Take the lease when it is free, its time is over, or it is the owner's already, whose token was lost."""
 
         def effect() -> Lease | None:
             row = self._rows.setdefault(name, _Row())
             now = self._clock.monotonic()
-            if row.owner is not None and row.until > now:
+            if row.owner not in {None, owner} and row.until > now:
                 return None
             is_clean = row.owner is None
             row.owner, row.epoch, row.until = owner, row.epoch + 1, now + ttl.total_seconds()
