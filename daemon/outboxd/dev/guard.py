@@ -29,11 +29,12 @@ class GuardSpec:
     """What the guard starts and how it stops it: paths absolute, ``grace`` in seconds.
 
     ``stop_signal`` is the server's signal for an orderly stop; after ``grace`` follows SIGKILL. ``user`` is the
-    numeric user id (and group) to run as, None for our own.
+    numeric user id (and group) to run as, None for our own. ``environment`` None: the guard's own, which no command
+    line shows.
     """
 
     argv: list[str]
-    environment: dict[str, str]
+    environment: dict[str, str] | None
     folder: str
     log: str
     pid_file: str

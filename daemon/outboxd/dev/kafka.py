@@ -41,18 +41,23 @@ class _Properties:
     port: int
     controller_port: int
     data: Path
+    proxied: tuple[int, int] | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        listeners = f"PLAINTEXT://127.0.0.1:{self.port}"
+        own = f"PLAINTEXT://127.0.0.1:{self.port}"
+        listeners, advertised = [own, f"CONTROLLER://127.0.0.1:{self.controller_port}"], [own]
+        if self.proxied is not None:
+            listeners.append(f"PROXIED://127.0.0.1:{self.proxied[0]}")
+            advertised.append(f"PROXIED://127.0.0.1:{self.proxied[1]}")
         properties = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": listeners,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(advertised),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.data),
             # A typo in a topic's name must fail here as it would in production.
@@ -92,6 +97,15 @@ class KafkaServer(Server):
         super().__init__(folder)
         self._overrides = dict(properties or {})
         self._flags = tuple(flags)
+        self._proxy_port: int | None = None
+
+    def listen_for_proxy(self, proxy_port: int) -> int:
+        """Open one more listener at the next start, for a proxy on ``proxy_port``; the port for the proxy to connect to.
+
+        Whoever comes through the proxy is told to come through it again: the listener advertises the proxy's port.
+        """
+        self._proxy_port = proxy_port
+        return self._lease_port("proxied")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -119,6 +133,18 @@ class KafkaServer(Server):
                 return
             raise DevServerFailed(f"topic {name!r} cannot be made: {str(error) or 'no answer in time'}") from error
 
+    async def committed_offsets(self, group: str, topic: str, *, partitions: int) -> dict[int, int]:
+        """A group's committed offset of each partition from 0 on; partitions without one are left out.
+
+        Raises DevServerFailed, also while the broker still reads the group's offsets.
+        """
+        try:
+            async with asyncio.timeout(_TOPIC_DEADLINE):
+                return await self._wire.committed_offsets(group, topic, partitions=partitions)
+        except (RequestFailed, OSError, TimeoutError, EOFError) as error:
+            words = str(error) or "no answer in time"
+            raise DevServerFailed(f"the offsets of group {group!r} cannot be read: {words}") from error
+
     # -- what a Server is made of --------------------------------------------------------------------------------------
 
     async def _prepare(self) -> Command:
@@ -128,6 +154,7 @@ class KafkaServer(Server):
             port=self.port,
             controller_port=self._lease_port("controller"),
             data=self.folder / "data",
+            proxied=None if self._proxy_port is None else (self._lease_port("proxied"), self._proxy_port),
             overrides=self._overrides,
         )
         settings.write_text(properties.text())

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,9 +38,18 @@ class ServerProcess:
         self._server: psutil.Process | None = None
 
     @classmethod
-    async def start(cls, spec: GuardSpec, *, deadline: timedelta = timedelta(seconds=10)) -> ServerProcess:
-        """Start guard and server; returns when the server's process exists, not when it answers."""
-        process = cls(spec=spec, child=_spawn(spec))
+    async def start(
+        cls,
+        spec: GuardSpec,
+        *,
+        environment: Mapping[str, str] | None = None,
+        deadline: timedelta = timedelta(seconds=10),
+    ) -> ServerProcess:
+        """Start guard and server; returns when the server's process exists, not when it answers.
+
+        ``environment`` is the guard's (None: ours), and the server's too where the spec names none.
+        """
+        process = cls(spec=spec, child=_spawn(spec, environment))
         try:
             await process._find_server(deadline)
         except BaseException:
@@ -147,9 +157,10 @@ class ServerProcess:
         return True
 
 
-def _spawn(spec: GuardSpec) -> subprocess.Popen[bytes]:
+def _spawn(spec: GuardSpec, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-I", guard.__file__, spec.to_json()],
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import time
@@ -29,10 +30,14 @@ _POLL = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How a server is run: its command line, variables added to a bare environment, and the numeric user and group to run as (None: ours)."""
+    """How a server is run: its command line, and the numeric user and group to run as (None: ours).
+
+    ``environment`` is added to a bare one, or with ``inherits`` to ours.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    inherits: bool = False
     user: int | None = None
     group: int | None = None
 
@@ -78,7 +83,8 @@ class Server(ABC):
         self._lease_port("port")
         try:
             command = await self._prepare()
-            self._process = await ServerProcess.start(self._spec(command))
+            environment = {**os.environ, **command.environment} if command.inherits else None
+            self._process = await ServerProcess.start(self._spec(command), environment=environment)
             await self._wait_until_it_answers(deadline)
         except BaseException:
             await self.kill()
@@ -165,7 +171,7 @@ class Server(ABC):
     def _spec(self, command: Command) -> GuardSpec:
         return GuardSpec(
             argv=list(command.argv),
-            environment=BARE_ENVIRONMENT | dict(command.environment),
+            environment=None if command.inherits else BARE_ENVIRONMENT | dict(command.environment),
             folder=str(self.folder),
             log=str(self.log),
             pid_file=str(self._pid_file),

@@ -1,4 +1,4 @@
-"""The three Kafka requests that a local server needs of its own: does it answer, make a topic, is the topic there.
+"""The few Kafka requests that a local server needs of its own: does it answer, make a topic, is it there, a group's offsets.
 
 Spoken directly (KIP-896's oldest versions that a 4.x broker takes, all without tagged fields), so that starting a
 broker and making a test's topics costs no client. Everything else goes through `outboxd.kafka`.
@@ -15,6 +15,7 @@ __all__ = ["KafkaWire", "RequestFailed"]
 
 _API_VERSIONS = (18, 0)
 _METADATA = (3, 4)
+_OFFSET_FETCH = (9, 2)
 _CREATE_TOPICS = (19, 2)
 _CORRELATION = 1
 _CLIENT = "outboxd"
@@ -83,6 +84,26 @@ class KafkaWire:
             answer.int32(), answer.int32(), answer.int32s(), answer.int32s()  # partition, leader, replicas, in sync
         return bool(codes) and not any(codes)
 
+    async def committed_offsets(self, group: str, topic: str, *, partitions: int) -> dict[int, int]:
+        """The group's committed offsets as this broker, its coordinator, has them. Raises RequestFailed."""
+        wanted = struct.pack(f">i{partitions}i", partitions, *range(partitions))
+        answer = await self._ask(_OFFSET_FETCH, _string(group) + struct.pack(">i", 1) + _string(topic) + wanted)
+        offsets = {}
+        for _ in range(answer.int32()):
+            answer.string()
+            for _ in range(answer.int32()):
+                partition, offset = answer.int32(), answer.int64()
+                answer.string()  # metadata
+                code = answer.int16()
+                if code != 0:
+                    raise RequestFailed(code, None)
+                if offset >= 0:
+                    offsets[partition] = offset
+        code = answer.int16()
+        if code != 0:
+            raise RequestFailed(code, None)
+        return offsets
+
     async def _ask(self, api: tuple[int, int], body: bytes) -> _Answer:
         head = struct.pack(">hhi", *api, _CORRELATION) + _string(_CLIENT)
         async with asyncio.timeout(self.deadline):
@@ -114,6 +135,9 @@ class _Answer:
 
     def int32(self) -> int:
         return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
 
     def boolean(self) -> bool:
         return self._take(1) != b"\0"
