@@ -29,7 +29,13 @@ def _processes_of(folder: Path) -> list[str]:
 
 def _end_in_the_middle(folder: Path, number: signal.Signals) -> int:
     """Start a demo, end it by the signal once servers and daemon are there; its exit code, and nothing of it runs."""
-    with subprocess.Popen([OUTBOXD, "demo", "-d", folder], stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(
+        [OUTBOXD, "demo", "-d", folder],
+        stdout=subprocess.PIPE,
+        text=True,
+        # A suite that runs in the background of a shell has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    ) as demo:
         try:
             assert demo.stdout is not None
             assert any("RUNNING" in line for line in iter(demo.stdout.readline, ""))
