@@ -21,8 +21,8 @@ setup: .venv/installed  ## .venv with everything, versions and hashes from requi
 demo: setup  ## two services, their outboxes, one illegal message: the whole story on a real Kafka and Postgres
 	$(BIN)/outboxd demo
 
-test: setup  ## the whole suite, on servers that it starts itself
-	$(BIN)/pytest
+test: setup  ## the whole suite in two processes, on servers that they start themselves
+	$(BIN)/pytest --numprocesses=2 --dist=loadfile
 
 simulate: setup  ## whole pipelines under seeded faults: SEEDS=5000 (or FIRST:LAST); one with its schedule: SEED=17 STORY=relay
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(STORY),--story $(STORY))

@@ -62,8 +62,10 @@ def servers_folder() -> Iterator[Path]:
     """Where all servers of the run live; locked, so that the next run sees whether this one still does."""
     _remove_abandoned_folders()
     folder = _new_folder()
-    with (folder / "run.lock").open("w") as lock:
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # Named once it is held: another run that starts now must not take it for an abandoned one.
+        (folder / "lock").rename(folder / "run.lock")
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
 
