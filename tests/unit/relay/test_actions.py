@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -10,7 +11,7 @@ from outboxd.errors import ConfigurationError, DatabaseDenied, DatabaseUnreachab
 from outboxd.ids import idempotency_id
 from outboxd.records import Published
 from outboxd.testing.fakes.clock import virtual_time
-from outboxd.testing.fakes.faults import Hung, Lost, Raised
+from outboxd.testing.fakes.faults import Delayed, Hung, Lost, Raised
 from tests.unit.relay.world import RecordingAction, SqlAction, World, reason, step, stopped
 
 
@@ -144,6 +145,29 @@ def test_statements_whose_commit_is_unknown_run_once(fault: object) -> None:
         assert relay.health().detail["in_flight"] == 0
 
     story()
+
+
+@virtual_time
+async def test_a_row_on_its_way_to_the_broker_does_not_overtake_rows_that_went_back_to_the_table() -> None:
+    world = World(shards=1)
+    # The outcome of row 1's statement stays unknown for a minute; row 2 waits behind it and goes back to the table;
+    # row 3 is with the broker, and comes in when row 1 is settled and row 2 not read yet.
+    world.outbox.faults.plan("mark_statements", Hung())
+    world.start(world.relay({"orders": [step(SqlAction())]}, send_deadline=timedelta(seconds=600)))
+    first = world.outbox.insert("orders", b"k", b"1")
+    await world.until(lambda: "mark_statements" in world.outbox.faults.calls)
+    world.outbox.insert("orders", b"k", b"2")
+    await world.until(lambda: world.published_ids() == [1, 2])
+    world.broker.faults.plan("send", Hung(), Hung(), Hung())  # answered by the fourth request, after 90 s
+    world.outbox.insert("orders", b"k", b"3")
+    world.outbox.faults.choose = lambda call: (
+        Delayed(before=90) if call == "fetch" and first not in world.outbox.unmarked else None
+    )
+    await world.until(lambda: world.published_ids() == [1, 2, 3], 120)
+    assert world.outbox.unmarked[-2:] == [2, 3]
+    world.outbox.faults.choose = lambda _: None
+    await world.drained(300)
+    assert [row_id for statement in world.outbox.statements for row_id in statement.arguments] == [1, 2, 3]
 
 
 @virtual_time

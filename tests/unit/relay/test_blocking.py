@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from outboxd.pipeline.relay import holding as holding_module
+from outboxd.pipeline.relay.blocks import Admission, Blocks
+from outboxd.records import NO_HEADERS, OutboxRow
 from outboxd.testing.fakes.clock import virtual_time
 from outboxd.testing.fakes.faults import Hung
 from tests.unit.relay.world import World, reason
@@ -204,3 +206,37 @@ async def test_a_blocked_row_is_shown_with_its_remedy() -> None:
     world.start(relay)
     health = await reason(world, relay, "keys_blocked")
     assert "give the row a key" in str(health.stall)
+
+
+@pytest.mark.parametrize("end", ["passed", "a later row in its place", "not seen any more", "its topic is paused"])
+def test_a_block_lasts_until_no_row_of_its_key_is_in_hand(end: str) -> None:
+    in_hand = {("orders", b"k")}
+    blocks = Blocks(initial=1, maximum=60, is_in_hand=in_hand.__contains__)
+    row, behind = (
+        OutboxRow(row_id=row_id, shard=0, topic="orders", key=b"k", value=b"v", headers=NO_HEADERS, timestamp=None)
+        for row_id in (1, 2)
+    )
+    blocks.failed(row, "no", now=0)
+    blocks.wake(now=5)
+    match end:
+        case "passed":
+            assert blocks.admit(row) is Admission.PROBE
+            assert blocks.passed(row)
+        case "a later row in its place":
+            assert blocks.admit(behind) is Admission.HELD
+        case "not seen any more":
+            blocks.vanished(())
+        case _:
+            blocks.end_topic("orders")
+    assert (blocks.may_pass(row), blocks.may_pass(behind)) == (True, False)
+    assert blocks.admit(behind) is Admission.HELD
+    assert blocks.skipped_keys() == [("orders", b"k")]
+    assert blocks.count("orders") == 0
+    assert not list(blocks)
+    blocks.dropped(behind)
+    blocks.wake(now=500)
+    assert blocks.admit(behind) is Admission.HELD
+    in_hand.clear()
+    blocks.left_hand(("orders", b"k"))
+    assert blocks.admit(behind) is Admission.FREE
+    assert not blocks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 
 from outboxd.pipeline.relay.dependencies import growing_wait
@@ -28,6 +28,9 @@ class BlockState(Enum):
     """The next look at the table brings the row again."""
     PROBING = "probing"
     """The row is on its way, alone; later rows of its key are still left in the table."""
+    ENDING = "ending"
+    """The row got through, or is gone. Rows behind it that could not be taken back are dropped one by one as they come
+    in; the key is free when none is in hand: one of them must not overtake those that wait in the table."""
 
 
 class Admission(Enum):
@@ -53,18 +56,23 @@ class Block:
 
 
 class Blocks:
-    """The blocked keys. Falsy while there is none: the hot path asks only that."""
+    """The blocked keys. Falsy while there is none: the hot path asks only that.
 
-    def __init__(self, *, initial: float, maximum: float) -> None:
+    ``is_in_hand`` says whether a row of the key is on its way to its actions or their end.
+    """
+
+    def __init__(self, *, initial: float, maximum: float, is_in_hand: Callable[[KeyId], bool]) -> None:
         self._initial = initial
         self._maximum = maximum
+        self._is_in_hand = is_in_hand
         self._blocks: dict[KeyId, Block] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def __iter__(self) -> Iterator[Block]:
-        return iter(self._blocks.values())
+        """Those whose row has not got through."""
+        return (block for block in self._blocks.values() if block.state is not BlockState.ENDING)
 
     def get(self, key: KeyId) -> Block | None:
         """The block of this key."""
@@ -90,14 +98,32 @@ class Blocks:
         block.error, block.due_at, block.state = error, now, BlockState.WAITING
         return block
 
-    def remove(self, key: KeyId) -> bool:
-        """Free the key; whether it was blocked."""
-        return self._blocks.pop(key, None) is not None
+    def passed(self, row: OutboxRow) -> bool:
+        """The row got through; whether that ends a block."""
+        block = self._blocks.get(key_id(row))
+        if block is None or not self._is_probe(block, row):
+            return False
+        self._end(block)
+        return True
 
-    def remove_topic(self, topic: str) -> None:
-        """Free all keys of a topic, which waits as a whole from now on."""
-        for key in [key for key in self._blocks if key[0] == topic]:
+    def end_topic(self, topic: str) -> None:
+        """Let all keys of a topic go, which waits as a whole from now on."""
+        for block in [block for block in self._blocks.values() if block.key[0] == topic]:
+            self._end(block)
+
+    def left_hand(self, key: KeyId) -> None:
+        """No row of the key is in hand any more."""
+        block = self._blocks.get(key)
+        if block is not None and block.state is BlockState.ENDING:
             del self._blocks[key]
+
+    def _end(self, block: Block) -> bool:
+        """Let the block go; whether its key is free at once."""
+        if self._is_in_hand(block.key):
+            block.state, block.attempts = BlockState.ENDING, 0
+            return False
+        del self._blocks[block.key]
+        return True
 
     def count(self, topic: str) -> int:
         """How many keys of the topic had a failure."""
@@ -124,15 +150,16 @@ class Blocks:
         if row.row_id < block.row_id:
             return Admission.FREE
         if row.row_id > block.row_id:
-            del self._blocks[key]
-            return Admission.FREE
+            return Admission.FREE if self._end(block) else Admission.HELD
         block.state = BlockState.PROBING
         return Admission.PROBE
 
     def may_pass(self, row: OutboxRow) -> bool:
         """Whether the row may go on: its key is free, or it is the one whose attempt this is, or stands before it."""
         block = self._blocks.get(key_id(row))
-        return block is None or row.row_id < block.row_id or self._is_probe(block, row)
+        if block is None or row.row_id < block.row_id or self._is_probe(block, row):
+            return True
+        return row.row_id == block.row_id and block.state is BlockState.ENDING
 
     def is_probe(self, row: OutboxRow) -> bool:
         """Whether this row is the attempt of a blocked key: it travels alone."""
@@ -146,14 +173,16 @@ class Blocks:
     def dropped(self, row: OutboxRow) -> None:
         """The row left memory without an outcome: if its key is blocked at it or behind it, look again at once."""
         block = self._blocks.get(key_id(row))
-        if block is not None and (row.row_id < block.row_id or self._is_probe(block, row)):
+        if block is None or block.state is BlockState.ENDING:
+            return
+        if row.row_id < block.row_id or self._is_probe(block, row):
             block.state = BlockState.DUE
 
     def vanished(self, seen: Collection[KeyId]) -> None:
         """Nothing pending was left out of what was read: due blocks that were not seen have lost their row."""
         for key, block in list(self._blocks.items()):
             if block.state is BlockState.DUE and key not in seen:
-                del self._blocks[key]
+                self._end(block)
 
     def skipped_keys(self) -> list[tuple[str, bytes]]:
         """Keys whose rows are left in the table."""

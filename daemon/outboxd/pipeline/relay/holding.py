@@ -41,7 +41,11 @@ class Holding:
         """Rows that no fetch may give: on their way, acknowledged but not marked, or having their actions run."""
         self.generation = 0
         """Counts the times that rows left memory without an outcome: a fetch from before that must not be used."""
-        self.blocks = Blocks(initial=1.0, maximum=60.0)
+        self._keys: dict[int, KeyId] = {}
+        """The key of each row in hand whose order goes on after the publish: that has one, and actions."""
+        self._in_hand: dict[KeyId, int] = {}
+        """How many rows each of these keys has in hand."""
+        self.blocks = Blocks(initial=1.0, maximum=60.0, is_in_hand=self._in_hand.__contains__)
         self.actions = ActionRunner(shard)
         self.changed = asyncio.Event()
         """Set when nothing is in flight any more, or a lane has ended."""
@@ -73,7 +77,7 @@ class Holding:
 
     def topic_paused(self, topic: str) -> None:
         """Leave the topic's rows in the table."""
-        self.blocks.remove_topic(topic)
+        self.blocks.end_topic(topic)
         for partition, lane in self._lanes.items():
             if partition.topic == topic:
                 self.drop(lane.withdraw())
@@ -91,7 +95,7 @@ class Holding:
         if self.blocks and self.blocks.admit(row) is Admission.HELD:
             return False
         if row.sent is not None:
-            self._take_in([row.row_id], record_size(row))
+            self._take_in_row(row, record_size(row))
             self._deliver(row, row.sent)
             return True
         topics = self._context.topics
@@ -107,7 +111,7 @@ class Holding:
         if fault is not None:
             self.block(row, fault)
             return False
-        self._take_in((row.row_id,), size)
+        self._take_in_row(row, size)
         lane = self._lane(row, topic)
         lane.queue.append(row)
         return lane
@@ -176,6 +180,12 @@ class Holding:
         """The rows' mark is in the table: they may leave memory, nothing will show them again."""
         self._let_go(row_ids, size)
 
+    def _take_in_row(self, row: OutboxRow, size: int) -> None:
+        self._take_in((row.row_id,), size)
+        if row.key is not None and self._context.plans.steps(row.topic):
+            key = self._keys[row.row_id] = (row.topic, row.key)
+            self._in_hand[key] = self._in_hand.get(key, 0) + 1
+
     def _take_in(self, row_ids: Sequence[int], size: int) -> None:
         self.in_flight.update(row_ids)
         self._bytes += size
@@ -187,8 +197,20 @@ class Holding:
         self.in_flight.difference_update(row_ids)
         self._bytes -= size
         self._context.window.release(len(row_ids), size)
+        if self._keys:
+            for row_id in row_ids:
+                self._left_hand(row_id)
         if not self.in_flight:
             self.changed.set()
+
+    def _left_hand(self, row_id: int) -> None:
+        key = self._keys.pop(row_id, None)
+        if key is None:
+            return
+        self._in_hand[key] -= 1
+        if not self._in_hand[key]:
+            del self._in_hand[key]
+            self.blocks.left_hand(key)
 
     # -- rows go back, keys wait
 
@@ -242,7 +264,7 @@ class Holding:
 
     def _passed(self, row: OutboxRow) -> None:
         """The row got through: if its key was blocked at it, the key is free."""
-        if self.blocks and self.blocks.is_probe(row) and self.blocks.remove(key_id(row)):
+        if self.blocks and self.blocks.passed(row):
             self._context.emit(KeyReleased(pipeline=self._context.pipeline, topic=row.topic, row_id=row.row_id))
 
     def drop_queued(self) -> None:
