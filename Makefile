@@ -49,6 +49,7 @@ docs: setup  ## the generated pages, and the documentation as a site in site/
 
 lock: setup  ## the newest allowed versions into requirements/, and Kafka's jars into their list
 	$(LOCK) --output-file requirements/runtime.txt
+	$(subst pyproject.toml,requirements/build.in,$(LOCK)) --output-file requirements/build.txt
 	$(LOCK) --extra dev --extra test --output-file requirements/dev.txt
 	$(LOCK) --extra docs --output-file requirements/docs.txt
 	$(LOCK) --extra dev --extra bench --output-file requirements/bench.txt

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +42,8 @@ async def until(look: Callable[[], Awaitable[_T | None]], seconds: float = 40, w
 class Daemon:
     """One `outboxd run` on a configuration of its own. ``environment`` is added to this process's."""
 
+    program: Sequence[str | Path] = (OUTBOXD,)
+
     def __init__(self, folder: Path, configuration: str, environment: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -65,7 +67,7 @@ class Daemon:
         """The exit code and the envelope of a command with `--json`."""
         with_url = ["--url", self.url] if has_url else []
         finished = subprocess.run(
-            [OUTBOXD, *arguments, *with_url, "--json"],
+            [*self.program, *arguments, *with_url, "--json"],
             capture_output=True,
             env=self.environment,
             timeout=60,
@@ -89,7 +91,7 @@ class Daemon:
         """`outboxd run`; returns at once."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [OUTBOXD, "run", "-c", self.config], stdout=log, stderr=log, env=self.environment
+                [*self.program, "run", "-c", self.config], stdout=log, stderr=log, env=self.environment
             )
 
     async def started(self, *expected: str) -> None:
