@@ -6,13 +6,13 @@ import ipaddress
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from outboxd.api.annotations import Later
 from outboxd.api.settings import PluginSettings, PositiveDuration, PostgresConnectionName
 
-__all__ = ["DaemonSettings", "HttpSettings"]
+__all__ = ["DaemonSettings", "HttpSettings", "ManagementSettings"]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 """A name that is safe in logs, metrics, files and group memberships."""
@@ -47,6 +47,15 @@ def _loopback(host: str) -> str:
     return host
 
 
+class ManagementSettings(PluginSettings):
+    """A second address for `/healthz` and `/metrics` only. It needs no token: it shows no payload and changes nothing."""
+
+    host: str = "0.0.0.0"  # noqa: S104  # what it is for: kubelet and Prometheus ask from outside
+    """The address to listen on; `::` for IPv6 too."""
+    port: Annotated[int, Field(ge=0, le=65535)]
+    """The port to listen on; 0 takes a free one."""
+
+
 class HttpSettings(PluginSettings):
     """Where the REST API, the probes and the metrics answer."""
 
@@ -56,3 +65,11 @@ class HttpSettings(PluginSettings):
     """The port to listen on; 0 takes a free one."""
     tokens_file: Annotated[str | None, Later()] = None
     """A file with bearer tokens and their roles."""
+    management: ManagementSettings | None = None
+    """Probes and metrics for other computers, on a port of their own; without it they answer on loopback only."""
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> HttpSettings:
+        if self.management is not None and self.management.port == self.port != 0:
+            raise PydanticCustomError("contradiction", "http.port and http.management.port are the same")
+        return self

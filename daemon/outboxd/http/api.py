@@ -1,4 +1,4 @@
-"""The FastAPI application over a `Control`: routes, problem documents, and the guard of the loopback."""
+"""The FastAPI applications over a `Control`: the API behind its guard, and what anybody may ask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outboxd.http.pipelines import pipeline_routes, target_routes
 from outboxd.http.problems import install_problems
 from outboxd.runtime.control import Control
 
-__all__ = ["create_api"]
+__all__ = ["create_api", "create_management"]
 
 
 def create_api(control: Control) -> FastAPI:
@@ -31,3 +31,11 @@ def create_api(control: Control) -> FastAPI:
     api.include_router(letter_routes(control))
     api.add_middleware(LoopbackGuard)
     return api
+
+
+def create_management(control: Control) -> FastAPI:
+    """Probes and metrics and nothing else: nothing here shows a payload or changes anything."""
+    management = FastAPI(title="outboxd management", version=control.version, openapi_url=None)
+    install_problems(management)
+    management.include_router(health_routes(control))
+    return management

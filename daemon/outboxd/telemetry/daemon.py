@@ -37,13 +37,14 @@ class DaemonStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOpened:
-    """The REST API, the probes and the metrics answer."""
+    """The REST API, the probes and the metrics answer; or, for section `http.management`, the latter two."""
 
     url: str
+    section: str
 
     def record(self, logger: Logger, _instruments: Instruments, /) -> None:
         """What to give to `--url`."""
-        logger.info("http_opened", url=self.url)
+        logger.info("http_opened", url=self.url, section=self.section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def _run(config: ConfigPaths = None, more: MorePaths = None, as_json: JsonFlag =
 
 
 def _serve(paths: Sequence[str]) -> int:
-    from outboxd.http.server import HttpServer, PortUnavailable
+    from outboxd.http.server import PortUnavailable, servers
     from outboxd.registry import build_registry
     from outboxd.runtime.app import App
     from outboxd.runtime.exit import end_stuck_process
@@ -52,10 +52,10 @@ def _serve(paths: Sequence[str]) -> int:
         sys.path.append(os.getcwd())  # noqa: PTH109
     registry = build_registry()
     configuration = load_configuration(paths, registry=registry)
-    logs, http = configuration.telemetry.logs, configuration.http
+    logs = configuration.telemetry.logs
     configure_logs(format=logs.format, level=logs.level)
     set_redactor(Redactor(secrets_of(configuration)))
-    app = App(configuration, registry=registry, surfaces=[HttpServer(host=http.host, port=http.port)])
+    app = App(configuration, registry=registry, surfaces=servers(configuration.http))
     try:
         code = run(app.run())
     except PortUnavailable as error:
