@@ -252,6 +252,33 @@ async def test_a_partition_that_cannot_be_fenced_gets_nothing_until_it_is() -> N
     assert world.values(b"k") == [b"0", b"1", b"2"]
 
 
+@virtual_time
+async def test_a_topic_that_is_well_again_before_its_shard_is_open_is_fenced_all_the_same() -> None:
+    world = World(shards=2, topics=("orders", "other"))
+    keys = {world.outbox.shard_of(1, b"%d" % number): b"%d" % number for number in range(20)}
+    task = world.start(world.relay())
+    for topic in ("orders", "other"):
+        for key in keys.values():
+            world.outbox.insert(topic, key, b"0")
+    await world.drained()
+    world.broker.faults.plan("send", Late(12, SendOutcomeUnknown("in a socket")))
+    world.outbox.insert("orders", keys[0], b"1")
+    await asyncio.sleep(0.1)
+    await world.kill(task)
+    # Shard 0 has a past and reads it slowly; meanwhile shard 1, which has none, finds the topic well again.
+    world.broker.deny("orders")
+    world.broker.faults.choose = lambda call: Delayed(after=8) if call == "read" else None
+    relay = world.relay()
+    world.start(relay)
+    await world.until(lambda: "read" in world.broker.faults.calls)
+    world.broker.deny("orders", is_denied=False)
+    for key in keys.values():
+        world.outbox.insert("orders", key, b"2")
+    await world.drained(60)
+    assert world.values(keys[0]) == [b"0", b"1", b"2"]
+    assert not relay.health().detail["paused_topics"]
+
+
 def test_the_epoch_is_renewed_at_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shard_module._EPOCH_AGE <= 86_400
     monkeypatch.setattr(shard_module, "_EPOCH_AGE", 20.0)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from outboxd.errors import BrokerUnreachable, TopicDenied
+from outboxd.errors import BrokerUnreachable
 from outboxd.ids import HEADER_ROW_ID, content_hash, parse_row_identity, transactional_id
 from outboxd.pipeline.relay.dependencies import database_call
 from outboxd.ports import RelayProducer, SentRow
@@ -48,8 +48,6 @@ async def recover(shard: Shard) -> tuple[RelayProducer, frozenset[TopicPartition
             with context.broker.watched():
                 refused = await producer.open(fence)
         await database_call(context.leases.verify(shard.token), _DEADLINE)
-        for topic in sorted({partition.topic for partition in refused}):
-            context.topics.pause(topic, _refused(topic))
         found = unread = 0
         if shard.is_uncertain:
             found, unread = await _Tail(shard, producer).read(set(fence) - refused)
@@ -71,14 +69,6 @@ async def recover(shard: Shard) -> tuple[RelayProducer, frozenset[TopicPartition
         )
     )
     return producer, refused
-
-
-def _refused(topic: str) -> TopicDenied:
-    return TopicDenied(
-        f"the broker refuses to fence {topic}",
-        topic=topic,
-        suggestion="create it again if it was deleted, or give this user its Write ACL",
-    )
 
 
 async def abandon(producer: RelayProducer) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
-from outboxd.errors import BrokerError, DatabaseError, LeaseLost, OutboxdError
+from outboxd.errors import BrokerError, DatabaseError, LeaseLost, OutboxdError, TopicDenied
 from outboxd.pipeline.relay.dependencies import growing_wait
 from outboxd.pipeline.relay.holding import Holding
 from outboxd.pipeline.relay.lease import HeldLease
@@ -139,6 +139,9 @@ class Shard:
             return False
         try:
             self.producer, self._unfenced = await recover(self)
+            # Only now, so that a topic that is well again soon finds here what it has to have fenced.
+            for topic in sorted({partition.topic for partition in self._unfenced}):
+                context.topics.pause(topic, _refused(topic))
         except LeaseLost:
             self.lose()
             return False
@@ -303,3 +306,11 @@ class Shard:
     def _notes(self) -> dict[str, int | str]:
         self.trails.drop_idle(self.context.clock.monotonic())
         return self.trails.notes()
+
+
+def _refused(topic: str) -> TopicDenied:
+    return TopicDenied(
+        f"the broker refuses to fence {topic}",
+        topic=topic,
+        suggestion="create it again if it was deleted, or give this user its Write ACL",
+    )
