@@ -130,14 +130,14 @@ class DatabaseLetters:
         async def asked() -> _T:
             pipelines = {self._pipeline: self._configuration.pipelines[self._pipeline]}
             homes = Homes(self._configuration.connections, pipelines)
-            desk = homes.desk()
-            if not desk.homes:
-                raise ConfigurationError(
-                    f"pipeline {self._pipeline!r} has no home for letters: its chain has no Postgres sink",
-                    suggestion="add `{type: postgres, connection: NAME}` to its dead_letters.chain",
-                )
             await homes.open()
             try:
+                desk = homes.desk()
+                if not desk.homes:
+                    raise ConfigurationError(
+                        f"pipeline {self._pipeline!r} has no home for letters: its chain has no Postgres sink",
+                        suggestion="add `{type: postgres, connection: NAME}` to its dead_letters.chain",
+                    )
                 return await question(desk)
             finally:
                 await homes.close()

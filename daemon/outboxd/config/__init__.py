@@ -2,6 +2,16 @@
 
 from outboxd.config.configuration import Configuration, PipelineSettings
 from outboxd.config.load import load
+from outboxd.config.origin import ConfigurationOrigin, Loaded
 from outboxd.config.problems import ConfigurationInvalid, Place, Problem
 
-__all__ = ["Configuration", "ConfigurationInvalid", "PipelineSettings", "Place", "Problem", "load"]
+__all__ = [
+    "Configuration",
+    "ConfigurationInvalid",
+    "ConfigurationOrigin",
+    "Loaded",
+    "PipelineSettings",
+    "Place",
+    "Problem",
+    "load",
+]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from outboxd.config.defaults import Connection
+from outboxd.config.footprint import Seen
 from outboxd.config.problems import KeyPath
 from outboxd.config.process_settings import DaemonSettings, HttpSettings
 from outboxd.config.reflection import secret_paths
@@ -33,7 +34,8 @@ _REDACTOR: Final = Redactor()
 class Configuration:
     """Everything that was configured, valid as far as it can be known without a server.
 
-    ``document`` is the merged YAML as it may be shown: placeholders kept, secrets hidden.
+    ``document`` is the merged YAML as it may be shown: placeholders kept, secrets hidden. ``seen`` is what was read
+    for it: the files themselves, and those that placeholders and connections name.
     """
 
     daemon: DaemonSettings
@@ -43,6 +45,7 @@ class Configuration:
     pipelines: Mapping[str, PipelineSettings]
     files: tuple[Path, ...] = ()
     document: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    seen: Seen = field(default_factory=dict, repr=False, compare=False)
 
 
 def shown_document(source: Source, settings: Mapping[KeyPath, object]) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic_settings import BaseSettings, NestedSecretsSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
+from outboxd.config.footprint import Footprint
 from outboxd.config.problems import KeyPath, Place, Problem
 from outboxd.config.process_settings import DaemonSettings, HttpSettings
 from outboxd.config.source import Source, put
@@ -49,12 +50,15 @@ class _Environment(EnvSettingsSource):
         return {name.lower(): value for name, value in self._environ.items()}
 
 
-def overlay_process_settings(source: Source, environ: Mapping[str, str], overrides: Mapping[str, str]) -> None:
+def overlay_process_settings(
+    source: Source, environ: Mapping[str, str], overrides: Mapping[str, str], footprint: Footprint
+) -> None:
     """Put what comes from outside over the YAML's `daemon`, `http` and `telemetry`.
 
     ``overrides`` are those of the command line, by dotted key (`http.port`).
     """
     directory = Path(environ.get(SECRETS_DIR, _DEFAULT_SECRETS))
+    footprint.note_tree(directory)
     _unknown_variables(source, environ)
     _overlay(source, _secrets(source, directory, environ), lambda path: f"file:{directory.joinpath(*map(str, path))}")
     _overlay(source, _variables(source, environ), lambda path: f"env:{variable(path)}")

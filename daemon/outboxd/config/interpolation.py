@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from outboxd.config.footprint import Footprint
 from outboxd.config.yaml import scalar_text
 
 __all__ = ["Interpolated", "InterpolationFailed", "Scheme", "builtin_schemes", "interpolate"]
@@ -86,9 +87,15 @@ def _resolve(body: str, schemes: Mapping[str, Scheme]) -> str:
         raise InterpolationFailed("value_missing", message, f"see what the scheme {scheme!r} needs") from error
 
 
-def builtin_schemes(environ: Mapping[str, str], directory: Path) -> Mapping[str, Scheme]:
-    """`env` and `file`; a relative file stands beside the configuration file, in ``directory``."""
-    return {"env": lambda argument: _env(argument, environ), "file": lambda argument: _file(argument, directory)}
+def builtin_schemes(
+    environ: Mapping[str, str], directory: Path, footprint: Footprint | None = None
+) -> Mapping[str, Scheme]:
+    """`env` and `file`; a relative file stands beside the configuration file, in ``directory``.
+
+    ``footprint`` remembers the files that were asked for.
+    """
+    files = footprint or Footprint()
+    return {"env": lambda argument: _env(argument, environ), "file": lambda argument: _file(argument, directory, files)}
 
 
 def _env(argument: str, environ: Mapping[str, str]) -> str:
@@ -106,23 +113,23 @@ def _env(argument: str, environ: Mapping[str, str]) -> str:
     raise LookupError(f"the environment variable {name} is not set")
 
 
-def _file(argument: str, directory: Path) -> str:
+def _file(argument: str, directory: Path, files: Footprint) -> str:
     """`/path`, or `/path:key`: the whole argument when there is such a file, else the part before the last colon."""
     whole = directory / argument
     name, colon, key = argument.rpartition(":")
     if not colon or whole.is_file():
-        return _content(whole, argument).removesuffix("\n").removesuffix("\r")
-    content = _content(directory / name, name)
+        return _content(whole, argument, files).removesuffix("\n").removesuffix("\r")
+    files.note(whole)  # it would be taken if it came
+    content = _content(directory / name, name, files)
     found = _dotenv(content).get(key) if _is_dotenv(Path(name)) else scalar_text(content, key)
     if found is None:
         raise LookupError(f"the file {name} has no key {key!r} with a text")
     return found
 
 
-def _content(path: Path, said: str) -> str:
+def _content(path: Path, said: str, files: Footprint) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_FILE + 1)
+        raw = files.read(path, _MAX_FILE)
     except OSError as error:
         raise LookupError(f"the file {said} cannot be read: {error.strerror}") from None
     except ValueError:

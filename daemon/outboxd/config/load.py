@@ -14,11 +14,12 @@ from outboxd.config.configuration import Configuration, PipelineSettings, shown_
 from outboxd.config.cross_checks import check_connections, check_consumers, check_relays
 from outboxd.config.defaults import Connection, default_group, with_default_chain
 from outboxd.config.environment import overlay_process_settings
+from outboxd.config.footprint import Footprint
 from outboxd.config.interpolation import Scheme
 from outboxd.config.problems import ConfigurationInvalid, KeyPath, Problem
 from outboxd.config.process_settings import DaemonSettings, HttpSettings
 from outboxd.config.reading import find_files, interpolate_source, read_files
-from outboxd.config.reflection import connection_names, written_names
+from outboxd.config.reflection import connection_names, named_files, written_names
 from outboxd.config.source import Source, at
 from outboxd.config.suggestion import closest
 from outboxd.config.validation import validate
@@ -51,18 +52,21 @@ def load(
     environ: Mapping[str, str],
     registry: Registry,
     overrides: Mapping[str, str] | None = None,
+    footprint: Footprint | None = None,
 ) -> Configuration:
     """The configuration in these files and folders.
 
     ``environ`` serves `${env:...}` and the settings of the process (`OUTBOXD_HTTP__PORT`); ``overrides`` are settings
-    of the process from the command line by dotted key. Raises ConfigurationInvalid with everything that is wrong.
+    of the process from the command line by dotted key. ``footprint`` remembers what was read, whatever comes of it.
+    Raises ConfigurationInvalid with everything that is wrong.
     """
     problems: list[Problem] = []
-    files = find_files([Path(path) for path in paths], problems)
-    source = read_files(files, problems)
-    interpolate_source(source, environ, _schemes(registry))
-    overlay_process_settings(source, environ, overrides or {})
-    loader = _Loader(source, registry)
+    footprint = footprint or Footprint()
+    files = find_files([Path(path) for path in paths], problems, footprint)
+    source = read_files(files, problems, footprint)
+    interpolate_source(source, environ, _schemes(registry), footprint)
+    overlay_process_settings(source, environ, overrides or {}, footprint)
+    loader = _Loader(source, registry, footprint)
     configuration = loader.configuration(files)
     if problems or source.problems or configuration is None:
         raise ConfigurationInvalid([*problems, *source.problems])
@@ -86,9 +90,10 @@ def _lazily(implementation: type) -> Scheme:
 class _Loader:
     """Validates one source part by part; what is wrong in one part hides nothing in another."""
 
-    def __init__(self, source: Source, registry: Registry) -> None:
+    def __init__(self, source: Source, registry: Registry, footprint: Footprint) -> None:
         self._source = source
         self._registry = registry
+        self._footprint = footprint
         self._parts: dict[KeyPath, object] = {}
         self._refused: dict[KeyPath, type[BaseModel]] = {}
 
@@ -108,6 +113,9 @@ class _Loader:
         self._note(check_relays(relays, connections, self._source, self._registry))
         if self._source.problems or None in {*map(type, sections.values())}:
             return None
+        for connection in _valid(connections).values():
+            for path in named_files(connection):
+                self._footprint.note(Path(path))
         return Configuration(
             daemon=cast("DaemonSettings", sections["daemon"]),
             http=cast("HttpSettings", sections["http"]),
@@ -116,6 +124,7 @@ class _Loader:
             pipelines={**_valid(pipelines), **consumers},
             files=tuple(files),
             document=shown_document(self._source, self._parts),
+            seen=self._footprint.seen,
         )
 
     def _named(self) -> Iterator[tuple[KeyPath, str, ConnectionRef]]:
@@ -136,6 +145,9 @@ class _Loader:
 
     def _entries(self, section: str) -> Sequence[str]:
         content = self._source.data.get(section)
+        if section == "pipelines" and content is None and section in self._source.data:
+            # A template that rendered nothing looks like this; taken for "no pipelines" it would end all of them.
+            self._problem((section,), "section_empty", "is empty", "write `pipelines: {}` when there shall be none")
         if content is not None and not isinstance(content, dict):
             self._problem(
                 (section,), "wrong_type", "must be a mapping of keys to values", "write each under a name of its own"

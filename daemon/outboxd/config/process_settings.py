@@ -30,8 +30,9 @@ class DaemonSettings(PluginSettings):
     replica only."""
     drain_timeout: PositiveDuration = timedelta(seconds=25)
     """How long SIGTERM waits for what is in hand."""
-    reload: Annotated[Literal["watch", "off"], Later(allowed=("off",))] = "off"
-    """Whether a changed configuration is loaded while the daemon runs."""
+    reload: Literal["watch", "off"] = "watch"
+    """`watch`: a changed configuration is read and checked whole, then only the pipelines that changed restart; what is
+    set under `daemon`, `http` and `telemetry` needs a restart. `off`: nothing is read again."""
 
 
 def _loopback(host: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
+from outboxd.config.footprint import MAX_FILE, Footprint, yaml_files
 from outboxd.config.interpolation import InterpolationFailed, Scheme, builtin_schemes, interpolate
 from outboxd.config.problems import KeyPath, Place, Problem
 from outboxd.config.source import Source, put, without_free_keys
@@ -13,20 +13,20 @@ from outboxd.config.yaml import Document, Value, read_yaml
 
 __all__ = ["find_files", "interpolate_source", "read_files"]
 
-_MAX_FILE: Final = 8 * 1024 * 1024
 
-
-def find_files(paths: Sequence[Path], problems: list[Problem]) -> Sequence[Path]:
+def find_files(paths: Sequence[Path], problems: list[Problem], footprint: Footprint) -> Sequence[Path]:
     """The files behind the paths, each once: a file as it is, of a folder all `*.yaml` that are not hidden, by name."""
     found: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
-            files = sorted(file for file in path.glob("*.yaml") if not file.name.startswith(".") and file.is_file())
+            footprint.note_folder(path)
+            files = yaml_files(path)
             if not files:
                 problems.append(_file_problem(path, "folder_empty", "the folder has no *.yaml", "put a file into it"))
         elif path.exists():
             files = [path]
         else:
+            footprint.note(path)
             files = []
             problems.append(_file_problem(path, "file_missing", "there is no such file or folder", "correct the path"))
         for file in files:
@@ -34,11 +34,11 @@ def find_files(paths: Sequence[Path], problems: list[Problem]) -> Sequence[Path]
     return tuple(found.values())
 
 
-def read_files(files: Sequence[Path], problems: list[Problem]) -> Source:
+def read_files(files: Sequence[Path], problems: list[Problem], footprint: Footprint) -> Source:
     """All files as one source. What is wrong with them goes to ``problems``."""
     source = Source()
     for file in files:
-        document = _read(file)
+        document = _read(file, footprint)
         problems += document.problems
         if isinstance(document.value, dict):
             _add(source, document, document.value, problems)
@@ -48,11 +48,10 @@ def read_files(files: Sequence[Path], problems: list[Problem]) -> Source:
     return source
 
 
-def _read(file: Path) -> Document:
+def _read(file: Path, footprint: Footprint) -> Document:
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_FILE + 1)
-        if len(raw) > _MAX_FILE:
+        raw = footprint.read(file, MAX_FILE)
+        if len(raw) > MAX_FILE:
             return Document(
                 problems=[_file_problem(file, "file_too_large", "the file is larger than 8 MiB", "split it")]
             )
@@ -106,14 +105,16 @@ def _twice(source: Source, document: Document, path: KeyPath) -> Problem:
     )
 
 
-def interpolate_source(source: Source, environ: Mapping[str, str], schemes: Mapping[str, Scheme]) -> None:
+def interpolate_source(
+    source: Source, environ: Mapping[str, str], schemes: Mapping[str, Scheme], footprint: Footprint
+) -> None:
     """Replace the placeholders of every string value; what was written stays in `shown`."""
     source.shown = _copy(source.data)
     for path, text in list(_strings(source.data, ())):
         if "$" not in text:
             continue
         place = source.place(path)
-        known = {**schemes, **builtin_schemes(environ, Path(place.file).parent)}
+        known = {**schemes, **builtin_schemes(environ, Path(place.file).parent, footprint)}
         try:
             result = interpolate(text, known)
         except InterpolationFailed as error:

@@ -15,7 +15,7 @@ from outboxd.config.yaml import Value
 from outboxd.errors import PluginError
 from outboxd.registry import Registry
 
-__all__ = ["connection_names", "known_keys", "models_in", "secret_paths", "uses_in", "written_names"]
+__all__ = ["connection_names", "known_keys", "models_in", "named_files", "secret_paths", "uses_in", "written_names"]
 
 
 def known_keys(model: type[BaseModel], path: KeyPath, data: Value, registry: Registry) -> Iterable[str]:
@@ -148,3 +148,12 @@ def secret_paths(value: object, path: KeyPath) -> Iterator[KeyPath]:
         for name in type(model).model_fields:
             if isinstance(getattr(model, name), SecretStr):
                 yield (*where, name)
+
+
+def named_files(value: object) -> Iterator[str]:
+    """The files that settings name for somebody else to read: certificates and keys."""
+    for _, model in models_in(value, ()):
+        for name in type(model).model_fields:
+            written = getattr(model, name)
+            if name.endswith("_file") and isinstance(written, str):
+                yield written

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 
+from outboxd.config import ConfigurationInvalid
+from outboxd.http.actor import Actor
+from outboxd.http.models import ConfigurationBody, ReloadBody
 from outboxd.runtime.control import Control
 
 __all__ = ["daemon_routes"]
 
 
 def daemon_routes(control: Control) -> APIRouter:
-    """`/`, `/v1/plugins` and `/v1/config`."""
+    """`/`, `/v1/plugins`, `/v1/config` and its reload."""
     routes = APIRouter(tags=["daemon"])
 
     @routes.get("/")
@@ -31,8 +32,20 @@ def daemon_routes(control: Control) -> APIRouter:
         }
 
     @routes.get("/v1/config")
-    async def config() -> dict[str, Any]:
-        """The configuration in force; what came from the environment or a file is shown as its placeholder."""
-        return dict(control.configuration())
+    async def config() -> ConfigurationBody:
+        """The configuration in force, and what came of reading its files the last time."""
+        return _configuration(control)
+
+    @routes.post("/v1/config/reload")
+    async def reload(actor: Actor) -> ConfigurationBody:
+        """Read the files now; 422 with every problem when they are wrong, and then nothing changes."""
+        state = await control.reloader.reload(actor=actor)
+        if not state.is_successful:
+            raise ConfigurationInvalid(state.problems)
+        return _configuration(control)
 
     return routes
+
+
+def _configuration(control: Control) -> ConfigurationBody:
+    return ConfigurationBody(configuration=dict(control.configuration()), reload=ReloadBody.of(control.reloader.state))

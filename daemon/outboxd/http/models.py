@@ -11,19 +11,23 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from outboxd.config import Problem
 from outboxd.lifecycle import PipelineState, TargetState
 from outboxd.ports import LetterFilter, LetterView, ReplayJob, Target
 from outboxd.records import LetterStatus
+from outboxd.runtime.reload import ReloadState
 from outboxd.runtime.status import PipelineStatus
 
 __all__ = [
     "ChangeBody",
+    "ConfigurationBody",
     "LetterBody",
     "LetterList",
     "LetterQuery",
     "LetterSummary",
     "PipelineBody",
     "PipelineList",
+    "ReloadBody",
     "ReplayBody",
     "ReplayRequest",
     "StatusBody",
@@ -103,11 +107,76 @@ class PipelineBody(_Model):
     """How far a change of the target reaches."""
 
 
+class ProblemBody(_Model):
+    """One thing that is wrong with the configuration."""
+
+    file: str
+    line: int
+    column: int
+    code: str
+    message: str
+    suggestion: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """The problem as JSON shows it."""
+        place = problem.place
+        return cls(
+            file=place.file,
+            line=place.line,
+            column=place.column,
+            code=problem.code,
+            message=problem.said,
+            suggestion=problem.suggestion,
+        )
+
+
+class ReloadBody(_Model):
+    """What came of the last reading of the configuration; the start counts as one."""
+
+    mode: Literal["watch", "off"]
+    is_successful: bool
+    """False: the files are wrong, and the configuration before them is in force."""
+    read_at: datetime
+    succeeded_at: datetime
+    problems: list[ProblemBody]
+    added: list[str]
+    """Pipelines that the last successful reading began, restarted and ended."""
+    changed: list[str]
+    removed: list[str]
+    needs_restart: list[str]
+    """Settings of the process that differ from those it was started with."""
+
+    @classmethod
+    def of(cls, state: ReloadState) -> Self:
+        """The state as JSON shows it."""
+        return cls(
+            mode=state.mode,
+            is_successful=state.is_successful,
+            read_at=state.read_at,
+            succeeded_at=state.succeeded_at,
+            problems=[ProblemBody.of(each) for each in state.problems],
+            added=list(state.added),
+            changed=list(state.changed),
+            removed=list(state.removed),
+            needs_restart=list(state.needs_restart),
+        )
+
+
+class ConfigurationBody(_Model):
+    """What is in force, and whether that is what the files say."""
+
+    configuration: dict[str, object]
+    """The merged YAML; what came from the environment or a file is shown as its placeholder."""
+    reload: ReloadBody
+
+
 class PipelineList(_Model):
-    """Every pipeline of this replica."""
+    """Every pipeline of this replica, and whether its configuration is what the files say."""
 
     items: list[StatusBody]
     scope: Scope
+    reload: ReloadBody
 
 
 class ChangeBody(_Model):

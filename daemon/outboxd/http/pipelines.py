@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 
 from outboxd.http.actor import Actor
-from outboxd.http.models import ChangeBody, PipelineBody, PipelineList, StatusBody, TargetBody
+from outboxd.http.models import ChangeBody, PipelineBody, PipelineList, ReloadBody, StatusBody, TargetBody
 from outboxd.lifecycle import TargetState
 from outboxd.runtime.control import Control
 
@@ -25,7 +25,11 @@ def pipeline_routes(control: Control) -> APIRouter:
     @routes.get("/v1/pipelines")
     async def pipelines() -> PipelineList:
         """Every pipeline of this replica with its status."""
-        return PipelineList(items=[StatusBody.of(each) for each in supervisor.statuses()], scope=control.scope)
+        return PipelineList(
+            items=[StatusBody.of(each) for each in supervisor.statuses()],
+            scope=control.scope,
+            reload=ReloadBody.of(control.reloader.state),
+        )
 
     @routes.get("/v1/pipelines/{pipeline}")
     async def one(pipeline: str) -> PipelineBody:

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from outboxd.config import ConfigurationInvalid
 from outboxd.errors import (
     ConfigurationError,
     DatabaseError,
@@ -59,6 +60,15 @@ def install_problems(api: FastAPI) -> None:
     async def known(_request: Request, error: OutboxdError) -> JSONResponse:
         status = next((found for kind, found in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
         return problem(status, error.code, error.message, error.suggestion)
+
+    @api.exception_handler(ConfigurationInvalid)
+    async def configuration(_request: Request, error: ConfigurationInvalid) -> JSONResponse:
+        count = "1 problem" if len(error.problems) == 1 else f"{len(error.problems)} problems"
+        detail = f"the configuration has {count}, and the one before stays in force:"
+        lines = "".join(f"\n{each}" for each in error.problems)
+        return problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, error.code, detail + lines, "correct the files; `outboxd check`"
+        )
 
     @api.exception_handler(CursorInvalid)
     async def cursor(_request: Request, error: CursorInvalid) -> JSONResponse:

@@ -5,68 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from outboxd.errors import OutboxdError, PipelineStopped, StateConflict
+from outboxd.errors import PipelineStopped, StateConflict
 from outboxd.lifecycle import Lifecycle, PipelineState, TargetState
 from outboxd.pipeline.run import Health, PipelineRun, Stall
 from outboxd.ports import Clock, Target
 from outboxd.runtime.backoff import STABLE_AFTER, restart_delay
+from outboxd.runtime.claims import Claims
+from outboxd.runtime.runs import RunEndedEarly, RunNotBuilt, RunWillNotEnd, Timing, built, ended, health_of
 from outboxd.runtime.status import PipelineStatus, Reason, deciding, reason_of
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.pipelines import PipelineFailed, PipelineRestarted, PipelineStateChanged
 from outboxd.telemetry.redaction import Redactor
 
-__all__ = ["Observer", "PipelineActor", "RunEndedEarly", "RunNotBuilt", "RunWillNotEnd", "Timing"]
+__all__ = ["Build", "Observer", "PipelineActor", "Timing"]
 
 Observer = Callable[[str, PipelineState, PipelineState], None]
 """Told of each move: pipeline, before, after. Must not raise."""
 
+Build = Callable[[], Awaitable[PipelineRun]]
+"""Makes a new run for one start; may fail."""
+
 _S = PipelineState
+_STOPPING: Final = Reason(code="daemon_stopping", message="the daemon is stopping")
+_CHANGED: Final = Reason(code="configuration_changed", message="its configuration was changed")
 _SETTLED: Final = {TargetState.PAUSED: _S.PAUSED, TargetState.STOPPED: _S.STOPPED}
-
-
-class RunEndedEarly(OutboxdError):
-    """A run returned although nobody asked it to."""
-
-    code = "run_ended_early"
-
-
-class RunNotBuilt(OutboxdError):
-    """Making a run of the configuration took too long."""
-
-    code = "run_not_built"
-
-
-class RunWillNotEnd(OutboxdError):
-    """A run that was cancelled did not end; the pipeline cannot be started beside it."""
-
-    code = "run_will_not_end"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How long an actor waits for what, in seconds."""
-
-    drain: float = 25.0
-    """For a run that was asked to stop; then it is cancelled."""
-    cancel: float = 5.0
-    """For a run that was cancelled; then it is left alone, and said so."""
-    build: float = 30.0
-    """For making a run of the configuration."""
-    health: float = 1.0
-    """Between two looks at a run."""
-    slow_start: float = 10.0
-    """After which a run that is not ready counts as stalled: an outage shows within 15 s."""
 
 
 class PipelineActor:
     """Owns one pipeline: its lifecycle, its present run, its restarts.
 
     ``build`` makes a new run for each start and may fail; whatever a run raises, `SystemExit` and `KeyboardInterrupt`
-    included, ends that run only.
+    included, ends that run only. It starts once nobody else has any of its ``wanted`` claims.
     """
 
     def __init__(
@@ -74,18 +46,22 @@ class PipelineActor:
         *,
         name: str,
         kind: str,
-        build: Callable[[], Awaitable[PipelineRun]],
+        build: Build,
         clock: Clock,
         telemetry: Telemetry,
         timing: Timing,
         observer: Observer | None = None,
         redactor: Redactor | None = None,
+        claims: Claims | None = None,
+        wanted: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.kind = kind
         self.is_unclean = False
         """Whether a run had to be cancelled or failed while the daemon was closing."""
         self._build = build
+        self._claims = claims or Claims()
+        self._wanted_claims = wanted
         self._clock = clock
         self._telemetry = telemetry
         self._timing = timing
@@ -98,7 +74,9 @@ class PipelineActor:
         self._detail: dict[str, object] = {}
         self._wake = asyncio.Event()
         self._is_closing = False
+        self._last_word = _STOPPING
         self._restart_wanted = False
+        self._why_restart: Reason | None = None
         self._is_held = False
         self._next_start: datetime | None = None
         self._starts = 0
@@ -139,9 +117,24 @@ class PipelineActor:
         self._restart_wanted = True
         self._wake.set()
 
-    def close(self) -> None:
+    def reconfigure(self, build: Build, wanted: frozenset[str], *, restarts: bool, frees: bool = False) -> None:
+        """Make runs with ``build`` from now on.
+
+        ``restarts``: what runs is drained and started anew, what waits for its next start starts at once. A pipeline
+        that waits for a person starts only when this ``frees`` it: somebody has changed its own settings.
+        """
+        self._build, self._wanted_claims = build, wanted
+        if not restarts or self._wanted is not TargetState.STARTED or (self._is_held and not frees):
+            return
+        self._failures = 0
+        self._restart_wanted = True
+        self._why_restart = _CHANGED
+        self._wake.set()
+
+    def close(self, why: Reason = _STOPPING) -> None:
         """Drain and end for good; the target stays as it is."""
         self._is_closing = True
+        self._last_word = why
         self._wake.set()
 
     def status(self) -> PipelineStatus:
@@ -174,15 +167,17 @@ class PipelineActor:
             elif self._wanted is not TargetState.STARTED:
                 self._settle(_SETTLED[self._wanted])
                 await self._woken()
-            elif self._is_held and not self._restart_wanted:
+            elif (self._is_held and not self._restart_wanted) or self._must_wait_for_claims():
                 await self._woken()
             else:
                 await self._one_run()
         if self.state not in {_S.STOPPED, _S.FAILED}:
-            self._move(_S.STOPPED, Reason(code="daemon_stopping", message="the daemon is stopping"))
+            self._move(_S.STOPPED, self._last_word)
+        self._release_claims()
 
     async def _one_run(self) -> None:
         self._restart_wanted = False
+        self._why_restart = None
         self._is_held = False
         if self.state is _S.FAILED:
             self._move(_S.RESTARTING, self._reason)
@@ -191,18 +186,21 @@ class PipelineActor:
             self._telemetry.emit(PipelineRestarted(pipeline=self.name, restarts=self._starts - 1))
         self._move(_S.STARTING, None)
         began = self._clock.monotonic()
-        error = self._leftover_error() or await self._built_and_run()
+        try:
+            error = self._leftover_error() or await self._built_and_run()
+        finally:
+            self._release_claims()
         if self._clock.monotonic() - began >= STABLE_AFTER:
             self._failures = 0
         if error is not None:
             await self._failed(error)
         elif self.state is _S.DRAINING:
             after = self._after_drain()
-            self._move(after, self._operator() if after in _SETTLED.values() else None)
+            self._move(after, self._operator() if after in _SETTLED.values() else self._why_restart)
 
     async def _built_and_run(self) -> BaseException | None:
         """The error that ended the run; None when it was asked to end."""
-        building = asyncio.create_task(_outcome(self._build()), name=f"build {self.name}")
+        building = asyncio.create_task(built(self._build()), name=f"build {self.name}")
         done, _ = await asyncio.wait({building}, timeout=self._timing.build)
         if not done:
             building.cancel()
@@ -211,7 +209,7 @@ class PipelineActor:
         run = building.result()
         if isinstance(run, BaseException):
             return run
-        working = asyncio.create_task(_ended(run), name=f"pipeline {self.name}")
+        working = asyncio.create_task(ended(run), name=f"pipeline {self.name}")
         try:
             await self._watch(run, working)
             if working.done():
@@ -226,13 +224,13 @@ class PipelineActor:
         """Return when the run has ended or must end; meanwhile show how it is (invariant 12)."""
         began = self._clock.monotonic()
         while not (working.done() or self._must_end):
-            self._show(_health(run), self._clock.monotonic() - began)
+            self._show(health_of(run), self._clock.monotonic() - began)
             self._wake.clear()
             if not self._must_end:
                 await self._woken_or_done(working, self._timing.health)
 
     async def _drain(self, run: PipelineRun, working: asyncio.Task[BaseException | None]) -> BaseException | None:
-        self._move(_S.DRAINING, None)
+        self._move(_S.DRAINING, self._last_word if self._is_closing else self._why_restart)
         try:
             run.stop()
         except Exception as failed:  # noqa: BLE001  # the run's own fault: it is cancelled instead
@@ -284,6 +282,19 @@ class PipelineActor:
             return None
         return RunWillNotEnd("an earlier run has not ended yet", suggestion="restart the daemon")
 
+    def _must_wait_for_claims(self) -> bool:
+        """Whether another pipeline, one that drains, still has what a run of this one needs."""
+        holder = self._claims.take(self, self.name, self._wanted_claims, self._wake.set)
+        if holder is not None:
+            self._reason = Reason(code="waits_for_pipeline", message=f"pipeline {holder!r} has not ended yet")
+        return holder is not None
+
+    def _release_claims(self) -> None:
+        if self._leftover is None or self._leftover.done():
+            self._claims.release(self)
+        else:  # what it works on is not free while it works
+            self._leftover.add_done_callback(lambda _: self._claims.release(self))
+
     # -- small moves -------------------------------------------------------------------------------------------------
 
     @property
@@ -302,6 +313,7 @@ class PipelineActor:
     def _settle(self, state: PipelineState) -> None:
         """Stay in ``state``, with the name of whoever wants it so."""
         self._restart_wanted = False
+        self._why_restart = None
         if self.state is not state:
             self._move(state, self._operator())
 
@@ -359,29 +371,3 @@ class PipelineActor:
             await asyncio.wait({waking, working}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waking.cancel()
-
-
-async def _outcome(building: Awaitable[PipelineRun]) -> PipelineRun | BaseException:
-    try:
-        return await building
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001  # a plugin's SystemExit ends its pipeline, never the daemon
-        return error
-
-
-async def _ended(run: PipelineRun) -> BaseException | None:
-    """The run's error as a value: a task that raises SystemExit would end the event loop with it."""
-    try:
-        await run.run()
-    except BaseException as error:  # noqa: BLE001  # see above; our own cancellation is reported like any end
-        return error
-    return None
-
-
-def _health(run: PipelineRun) -> Health:
-    try:
-        return run.health()
-    except Exception as error:  # noqa: BLE001  # a status that cannot be known is not RUNNING
-        stall = Stall(reason="health_failed", message=f"{type(error).__name__}: {error}")
-        return Health(is_ready=False, stall=stall)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from typing import Final, Protocol
 
-from outboxd.config import Configuration, PipelineSettings
+from outboxd.config import Configuration, ConfigurationOrigin, PipelineSettings
 from outboxd.errors import ConfigurationError
 from outboxd.lifecycle import PipelineState
 from outboxd.pipeline.consumer.settings import ConsumerSettings
@@ -19,9 +20,11 @@ from outboxd.ports import TargetStore
 from outboxd.postgres.settings import PostgresSettings
 from outboxd.postgres.target_store import PostgresTargetStore
 from outboxd.registry import Hooks, Registry
-from outboxd.runtime.actor import PipelineActor, Timing
+from outboxd.runtime.actor import PipelineActor
+from outboxd.runtime.changes import Changes, changes
+from outboxd.runtime.claims import Claims, claims_of
 from outboxd.runtime.clock import SystemClock
-from outboxd.runtime.connections import connector
+from outboxd.runtime.connections import ConnectionUse, connector
 from outboxd.runtime.consumers import build_consumer
 from outboxd.runtime.control import Control, PluginInfo
 from outboxd.runtime.files import OsFiles
@@ -31,11 +34,14 @@ from outboxd.runtime.loop import log_unhandled
 from outboxd.runtime.process import Process
 from outboxd.runtime.random import SystemRandom
 from outboxd.runtime.relays import build_relay
+from outboxd.runtime.reload import Reloader
+from outboxd.runtime.runs import Timing
 from outboxd.runtime.secrets import secrets_of
 from outboxd.runtime.signals import SignalWatch
 from outboxd.runtime.stages import Stages
 from outboxd.runtime.supervisor import Supervisor
 from outboxd.runtime.targets import FileTargetStore, default_target_file
+from outboxd.telemetry.configuration import PipelineRemoved
 from outboxd.telemetry.daemon import DaemonStarted, DaemonStopped, DrainBegan
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.exporters import Metrics, resource
@@ -65,9 +71,20 @@ class Surface(Protocol):
 
 
 class App:
-    """One daemon in one event loop."""
+    """One daemon in one event loop. With ``origin`` its configuration can change while it runs.
 
-    def __init__(self, configuration: Configuration, *, registry: Registry, surfaces: Sequence[Surface] = ()) -> None:
+    ``redactor`` learns the secrets of each configuration, so that whoever writes logs can share it.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        registry: Registry,
+        surfaces: Sequence[Surface] = (),
+        origin: ConfigurationOrigin | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
         self._configuration = configuration
         self._registry = registry
         self._surfaces = surfaces
@@ -85,9 +102,20 @@ class App:
         )
         self.telemetry = Telemetry(get_logger(daemon=daemon.name), Instruments(self._metrics.meter))
         self._hooks = Hooks(registry, self.telemetry)
-        self._redactor = Redactor(secrets_of(configuration))
+        self._redactor = redactor or Redactor()
+        self._redactor.learn(secrets_of(configuration))
+        self._claims = Claims()
+        self._use = ConnectionUse()
+        self._files = OsFiles()
+        self._process = self._made_process()
+        self._homes = Homes(configuration.connections, configuration.pipelines)
+        self._reloader = Reloader(
+            configuration, origin=origin, apply=self._change, clock=self._clock, telemetry=self.telemetry
+        )
+        self._supervisor: Supervisor | None = None
+        self._retiring: asyncio.Task[None] | None = None
         self._stages = Stages(self.telemetry)
-        self._signals = SignalWatch(self._signalled)
+        self._signals = SignalWatch(self._signalled, on_hangup=self._reloader.look_now)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -126,20 +154,20 @@ class App:
         watch = LoopWatch(self.telemetry)
         watch.open()
         self._stages.opened("loop watch", watch.close, seconds=_QUICK)
-        files = OsFiles()
-        self._stages.opened("files", _awaited(files.close), seconds=_QUICK)
+        self._stages.opened("files", _awaited(self._files.close), seconds=_QUICK)
         targets = await self._open_targets()
-        homes = Homes(self._configuration.connections, self._configuration.pipelines)
-        await homes.open()
-        self._stages.opened("letters", homes.close, seconds=_QUICK)
-        supervisor = self._supervisor(targets, self._process(files))
-        control = self._control(supervisor, homes)
+        await self._homes.open()
+        self._stages.opened("letters", self._close_homes, seconds=2 * _QUICK)
+        supervisor = self._supervisor = self._made_supervisor(targets)
+        control = self._control(supervisor)
         for surface in self._surfaces:
             await surface.open(control)
             self._stages.opened("http", surface.close, seconds=_QUICK)
         supervisor.open()
         within = self._configuration.daemon.drain_timeout.total_seconds() + 2 * _CANCEL
         self._stages.opened("pipelines", partial(supervisor.close, within), seconds=within + _CANCEL)
+        self._reloader.open()
+        self._stages.opened("reload", self._reloader.close, seconds=_QUICK)
         self.telemetry.emit(
             DaemonStarted(
                 name=control.name,
@@ -171,13 +199,14 @@ class App:
         self._stages.opened("targets", pool.close, seconds=_QUICK)
         return PostgresTargetStore(pool)
 
-    def _process(self, files: OsFiles) -> Process:
+    def _made_process(self) -> Process:
         daemon = self._configuration.daemon
         return Process(
             name=daemon.name,
             instance=self._instance,
             instance_id=daemon.instance_id,
             connections=self._configuration.connections,
+            use=self._use,
             registry=self._registry,
             hooks=self._hooks,
             redactor=self._redactor,
@@ -186,48 +215,115 @@ class App:
             plugin_meter=self._metrics.plugin_meter,
             clock=self._clock,
             random=self._random,
-            files=files,
+            files=self._files,
             drain_timeout=max(daemon.drain_timeout - _OWN_STAGES, daemon.drain_timeout / 2),
             is_draining=lambda: self._is_draining,
         )
 
-    def _supervisor(self, targets: TargetStore, process: Process) -> Supervisor:
-        timing = Timing(drain=self._configuration.daemon.drain_timeout.total_seconds(), cancel=_CANCEL)
-        actors = [
-            PipelineActor(
-                name=name,
-                kind="relay" if isinstance(settings, RelaySettings) else "consumer",
-                build=partial(_build, process, name, settings),
-                clock=self._clock,
-                telemetry=self.telemetry,
-                timing=timing,
-                observer=self._observed,
-                redactor=self._redactor,
-            )
-            for name, settings in self._configuration.pipelines.items()
-        ]
+    def _made_supervisor(self, targets: TargetStore) -> Supervisor:
+        self._timing = Timing(drain=self._configuration.daemon.drain_timeout.total_seconds(), cancel=_CANCEL)
         return Supervisor(
-            actors,
+            [self._actor(name, settings) for name, settings in self._configuration.pipelines.items()],
             targets=targets,
             is_shared=self._configuration.daemon.state is not None,
             clock=self._clock,
             telemetry=self.telemetry,
+            on_gone=self._gone,
         )
 
-    def _control(self, supervisor: Supervisor, homes: Homes) -> Control:
+    def _actor(self, name: str, settings: PipelineSettings) -> PipelineActor:
+        self._metrics.remember(name)
+        return PipelineActor(
+            name=name,
+            kind="relay" if isinstance(settings, RelaySettings) else "consumer",
+            build=partial(_build, self._process, name, settings),
+            clock=self._clock,
+            telemetry=self.telemetry,
+            timing=self._timing,
+            observer=self._observed,
+            redactor=self._redactor,
+            claims=self._claims,
+            wanted=self._wanted(name, settings),
+        )
+
+    def _wanted(self, name: str, settings: PipelineSettings) -> frozenset[str]:
+        # Its name, too: a pipeline that was taken out and put in again starts when it has ended.
+        return claims_of(settings, self._process.connections) | {f"pipeline {name}"}
+
+    def _control(self, supervisor: Supervisor) -> Control:
         return Control(
             name=self._configuration.daemon.name,
             version=version("outboxd"),
             instance=self._instance,
             supervisor=supervisor,
-            letters=homes.desk(),
+            letters=self._homes.desk(),
             telemetry=self.telemetry,
             metrics_page=self._metrics.page if self._configuration.telemetry.metrics.prometheus else None,
             metrics_content_type=self._metrics.content_type,
             plugins=self._plugins,
             configuration=lambda: self._configuration.document,
+            reloader=self._reloader,
             is_draining=lambda: self._is_draining,
         )
+
+    # -- another configuration ---------------------------------------------------------------------------------------
+
+    async def _change(self, after: Configuration) -> Changes:
+        """Put this configuration in force: only what means something else than before is touched."""
+        supervisor, before = self._supervisor, self._configuration
+        assert supervisor is not None
+        found = changes(before, after, used=self._use.names)
+        self._redactor.learn(secrets_of(after))
+        await self._homes.change(after.connections, after.pipelines, changed=found.connections)
+        self._retiring = asyncio.create_task(self._retire(), name="old homes of letters")
+        self._process = replace(self._process, connections=after.connections)
+        found = replace(found, reconnected=sorted({*found.reconnected, *await self._not_adopted(after, found)}))
+        # What the process was started with stays: it is what `needs_restart` is told against.
+        self._configuration = replace(after, daemon=before.daemon, http=before.http, telemetry=before.telemetry)
+        for name in (*found.removed, *found.replaced):
+            supervisor.remove(name)
+        for name, settings in after.pipelines.items():
+            actor = supervisor.present(name)
+            if actor is None:
+                supervisor.add(self._actor(name, settings))
+            else:
+                actor.reconfigure(
+                    partial(_build, self._process, name, settings),
+                    self._wanted(name, settings),
+                    restarts=name in found.changed,
+                    frees=name in found.rewritten,
+                )
+        state = before.daemon.state
+        if state in found.connections:
+            found = replace(found, needs_restart=sorted({*found.needs_restart, "daemon.state"}))
+        return found
+
+    async def _not_adopted(self, after: Configuration, found: Changes) -> list[str]:
+        """Pipelines whose run holds a connection that means something else now, although no setting names it."""
+        if not found.connections:
+            return []
+        staying = sorted(set(after.pipelines) - {*found.added, *found.changed})
+        return [
+            name
+            for name in staying
+            for connections in self._use.of(name)
+            if not await connections.adopt(after.connections, found.connections)
+        ]
+
+    async def _close_homes(self) -> None:
+        if self._retiring is not None:
+            self._retiring.cancel()
+            await asyncio.wait({self._retiring})
+        await self._homes.close()
+
+    async def _retire(self) -> None:
+        """Close what questions about letters no longer need, once those that were being asked are answered."""
+        await self._clock.sleep(_QUICK)
+        await self._homes.close_old()
+
+    def _gone(self, pipeline: str, is_clean: bool) -> None:
+        self._metrics.forget(pipeline)
+        self.telemetry.emit(PipelineRemoved(pipeline=pipeline, is_clean=is_clean))
 
     def _plugins(self) -> Sequence[PluginInfo]:
         return [

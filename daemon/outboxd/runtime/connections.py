@@ -6,7 +6,8 @@ A pool of its own for each start keeps pipelines apart: one that is stuck with a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from outboxd.api import KafkaConnection, LetterHome, PostgresConnection
@@ -19,7 +20,7 @@ from outboxd.postgres.plugin_connection import PluginConnection
 from outboxd.postgres.settings import PostgresSettings
 from outboxd.runtime.kafka_connection import SharedKafkaConnection
 
-__all__ = ["ConnectionSettings", "OpenConnections", "connector"]
+__all__ = ["ConnectionSettings", "ConnectionUse", "OpenConnections", "connector"]
 
 ConnectionSettings = Mapping[str, PostgresSettings | KafkaSettings]
 
@@ -48,8 +49,11 @@ class OpenConnections:
     """
 
     def __init__(self, settings: ConnectionSettings, *, pool_size: int) -> None:
-        self._settings = settings
+        self._settings = dict(settings)
         self._pool_size = pool_size
+        self.used: set[str] = set()
+        """The names that somebody has asked for: plugins may ask for any, and keep what they got."""
+        self.is_open = False
         self._connectors: dict[str, Connector] = {}
         self._for_plugins: dict[str, Connector] = {}
         """Pools that plugins have to themselves: slow statements of theirs must not keep a lease from its renewal."""
@@ -60,14 +64,35 @@ class OpenConnections:
     async def open(self) -> None:
         """Make every pool; talks to no server."""
         for name, settings in self._settings.items():
-            if isinstance(settings, PostgresSettings):
-                for pools in (self._connectors, self._for_plugins):
-                    pools[name] = made = connector(name, settings, pool_size=self._pool_size)
-                    await made.open()
-                    self._closings.append(made.close)
+            await self._open_one(name, settings)
+        self.is_open = True
+
+    async def _open_one(self, name: str, settings: PostgresSettings | KafkaSettings) -> None:
+        if isinstance(settings, PostgresSettings):
+            for pools in (self._connectors, self._for_plugins):
+                made = connector(name, settings, pool_size=self._pool_size)
+                await made.open()
+                self._closings.append(made.close)
+                pools[name] = made
+
+    async def adopt(self, settings: ConnectionSettings, changed: AbstractSet[str]) -> bool:
+        """Give these settings to whoever asks from now on; ``changed`` are the names that mean something else now.
+
+        False when somebody has one of the old ones, or when this is not open yet: whoever holds it must start anew.
+        """
+        if not self.is_open or self.used & changed:
+            return False
+        self._settings = dict(settings)
+        for name in sorted(changed):
+            for pools in (self._connectors, self._for_plugins):
+                pools.pop(name, None)  # unused: it holds no connection, and is closed with the rest
+            if name in settings:
+                await self._open_one(name, settings[name])
+        return self.is_open
 
     async def close(self) -> None:
         """Close everything, newest first, each within its deadline; never raises."""
+        self.is_open = False
         while self._closings:
             close = self._closings.pop()
             try:
@@ -87,6 +112,7 @@ class OpenConnections:
 
     def connector(self, name: str) -> Connector:
         """The pool of a Postgres connection. Raises ConfigurationError."""
+        self.used.add(name)
         try:
             return self._connectors[name]
         except KeyError:
@@ -94,6 +120,7 @@ class OpenConnections:
 
     def broker(self, name: str) -> KafkaBroker:
         """The clients of a Kafka connection. Raises ConfigurationError."""
+        self.used.add(name)
         if name not in self._brokers:
             settings = self._settings.get(name)
             if not isinstance(settings, KafkaSettings):
@@ -132,3 +159,26 @@ class OpenConnections:
         if name in self._settings:
             return ConfigurationError(f"connection {name!r} is not of type {kind}")
         return ConfigurationError(f"there is no connection {name!r}", suggestion=f"the configuration declares: {known}")
+
+
+class ConnectionUse:
+    """The connections that the runs of each pipeline hold at this moment."""
+
+    def __init__(self) -> None:
+        self._held: dict[OpenConnections, str] = {}
+
+    def began(self, pipeline: str, connections: OpenConnections) -> None:
+        """A start of the pipeline holds these from now on."""
+        self._held[connections] = pipeline
+
+    def ended(self, connections: OpenConnections) -> None:
+        """They are closed."""
+        self._held.pop(connections, None)
+
+    def names(self, pipeline: str) -> AbstractSet[str]:
+        """What its runs have asked for so far."""
+        return {name for connections in self.of(pipeline) for name in connections.used}
+
+    def of(self, pipeline: str) -> Iterator[OpenConnections]:
+        """What its runs hold; several while one that ignored its cancellation is left."""
+        yield from [connections for connections, name in self._held.items() if name == pipeline]

@@ -38,6 +38,8 @@ async def build_consumer(process: Process, name: str, settings: ConsumerSettings
     resources = RunResources(
         OpenConnections(process.connections, pool_size=_OWN_POOL + min(concurrency, _HANDLER_POOL)),
         ThreadExecutor(threads=concurrency, name=f"{name}-handler"),
+        pipeline=name,
+        use=process.use,
     )
     return await owned(resources, partial(_run, process, name, settings, resources))
 

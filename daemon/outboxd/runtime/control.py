@@ -9,6 +9,7 @@ from uuid import UUID
 
 from outboxd.ports import ReplayJob
 from outboxd.runtime.letter_desk import LetterDesk
+from outboxd.runtime.reload import Reloader
 from outboxd.runtime.supervisor import Supervisor
 from outboxd.telemetry.audit import ReplayRequested
 from outboxd.telemetry.emitter import Telemetry
@@ -49,6 +50,7 @@ class Control:
     metrics_content_type: str
     plugins: Callable[[], Sequence[PluginInfo]]
     configuration: Callable[[], Mapping[str, object]]
+    reloader: Reloader
     is_draining: Callable[[], bool]
 
     def readiness(self) -> Readiness:

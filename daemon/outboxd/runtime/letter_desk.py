@@ -23,7 +23,8 @@ class CursorInvalid(ValueError):
 class LetterDesk:
     """``homes`` by connection name; ``of_pipeline`` gives for a pipeline the connection where its letters come home.
 
-    A list goes through the homes one after the other, newest first within each; a cursor carries the home's name.
+    Both may change while the configuration does: each question is answered by what is there when it is asked. A list goes
+    through the homes one after the other, newest first within each; a cursor carries the home's name.
     """
 
     homes: Mapping[str, LetterStore]
@@ -31,7 +32,8 @@ class LetterDesk:
 
     async def find(self, wanted: LetterFilter, *, limit: int, cursor: str | None = None) -> LetterPage:
         """A page of letters. Raises PipelineUnknown, CursorInvalid, DatabaseError."""
-        names = self._names(wanted.pipeline)
+        homes = dict(self.homes)
+        names = [name for name in self._names(wanted.pipeline) if name in homes]
         inner: str | None = None
         if cursor is not None:
             name, separator, inner = cursor.partition(":")
@@ -40,7 +42,7 @@ class LetterDesk:
             names = names[names.index(name) :]
         items: list[LetterView] = []
         for index, name in enumerate(names):
-            page = await _page(self.homes[name], wanted, limit - len(items), inner or None)
+            page = await _page(homes[name], wanted, limit - len(items), inner or None)
             items += page.items
             inner = None
             if page.next is not None:
@@ -64,7 +66,10 @@ class LetterDesk:
                 f"the letters have different homes: {', '.join(sorted(homes))}",
                 suggestion="make one replay for the letters of each connection",
             )
-        return await self.homes[homes.pop()].create_replay(letter_ids, actor=actor)
+        name = homes.pop()
+        if name not in self.homes:
+            raise ConfigurationError(f"connection {name!r} has just been taken out of the configuration")
+        return await self.homes[name].create_replay(letter_ids, actor=actor)
 
     async def replay(self, job_id: UUID) -> ReplayJob:
         """Raises LetterUnknown, DatabaseError."""
@@ -76,7 +81,7 @@ class LetterDesk:
     async def _first(self, ask: Callable[[LetterStore], Awaitable[_T]], missing: str) -> tuple[str, _T]:
         """The first home that knows it. One that cannot be asked may be the one that does: then nothing is denied."""
         unasked: DatabaseError | None = None
-        for name, home in self.homes.items():
+        for name, home in [*self.homes.items()]:
             try:
                 return name, await ask(home)
             except LetterUnknown:

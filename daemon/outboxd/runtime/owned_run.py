@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outboxd.pipeline.run import Health, PipelineRun
-from outboxd.runtime.connections import OpenConnections
+from outboxd.runtime.connections import ConnectionUse, OpenConnections
 from outboxd.runtime.executor import ThreadExecutor
 
 __all__ = ["OwnedRun", "RunResources", "owned"]
@@ -14,8 +14,12 @@ __all__ = ["OwnedRun", "RunResources", "owned"]
 class RunResources:
     """The connections and threads of one start."""
 
-    def __init__(self, connections: OpenConnections, executor: ThreadExecutor) -> None:
+    def __init__(
+        self, connections: OpenConnections, executor: ThreadExecutor, *, pipeline: str, use: ConnectionUse
+    ) -> None:
         self.connections = connections
+        self._use = use
+        use.began(pipeline, connections)
         self.executor = executor
         self._is_stopping = False
 
@@ -30,6 +34,7 @@ class RunResources:
     async def close(self) -> None:
         """Give everything back."""
         self._is_stopping = True
+        self._use.ended(self.connections)
         await self.connections.close()
         self.executor.close()
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import Tracer
 
 from outboxd.ports import Clock, Files, Random
 from outboxd.registry import Hooks, Registry
-from outboxd.runtime.connections import ConnectionSettings
+from outboxd.runtime.connections import ConnectionSettings, ConnectionUse
 from outboxd.telemetry.emitter import Telemetry
 from outboxd.telemetry.redaction import Redactor
 
@@ -26,6 +26,7 @@ class Process:
     instance: str
     instance_id: str | None
     connections: ConnectionSettings
+    use: ConnectionUse
     registry: Registry
     hooks: Hooks
     redactor: Redactor

@@ -31,6 +31,8 @@ async def build_relay(process: Process, name: str, settings: RelaySettings) -> P
     resources = RunResources(
         OpenConnections(process.connections, pool_size=_POOL),
         ThreadExecutor(threads=_ACTION_THREADS, name=f"{name}-action"),
+        pipeline=name,
+        use=process.use,
     )
     return await owned(resources, partial(_run, process, name, settings, resources))
 

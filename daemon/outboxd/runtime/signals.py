@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks for a drain, the second ends the process at once."""
+"""SIGTERM and SIGINT: the first asks for a drain, the second ends the process at once. SIGHUP: look at the files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ _FORCED: Final = 143
 
 
 class SignalWatch:
-    """Turns signals into one event; ``on_signal`` is told the name of each."""
+    """Turns signals into one event; ``on_signal`` is told the name of each, ``on_hangup`` of each SIGHUP."""
 
-    def __init__(self, on_signal: Callable[[str], None]) -> None:
+    def __init__(self, on_signal: Callable[[str], None], *, on_hangup: Callable[[], None]) -> None:
         self.drain_wanted = asyncio.Event()
         self._on_signal = on_signal
+        self._on_hangup = on_hangup
 
     def open(self) -> None:
         """Take the signals over from Python's own handlers."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._received, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def close(self) -> None:
         """Give the signals back."""
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
     def _received(self, number: signal.Signals) -> None:

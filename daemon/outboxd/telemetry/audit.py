@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from outboxd.api.context import Logger
     from outboxd.telemetry.metrics import Instruments
 
-__all__ = ["ReplayRequested", "RestartRequested", "TargetChanged"]
+__all__ = ["ReloadRequested", "ReplayRequested", "RestartRequested", "TargetChanged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,17 @@ class RestartRequested:
     def record(self, logger: Logger, _instruments: Instruments, /) -> None:
         """Who, what, and how it was before."""
         logger.info("restart_requested", audit=True, pipeline=self.pipeline, before=self.state.value, actor=self.actor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadRequested:
+    """Somebody had the configuration read again."""
+
+    actor: str
+
+    def record(self, logger: Logger, _instruments: Instruments, /) -> None:
+        """Who; what came of it is told by the events of the configuration."""
+        logger.info("reload_requested", audit=True, actor=self.actor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

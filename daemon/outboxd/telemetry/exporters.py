@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, MetricsData, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from outboxd.telemetry.departed import Departed, WithoutDeparted
 
 __all__ = ["SHUTDOWN_DEADLINE", "Metrics", "bounded", "resource"]
 
@@ -33,6 +35,19 @@ def resource(service: str, instance: str) -> Resource:
     )
 
 
+class _PageReader(PrometheusMetricReader):
+    """The page without pipelines that are gone."""
+
+    def __init__(self, registry: CollectorRegistry, departed: Departed) -> None:
+        self._departed = departed
+        super().__init__(disable_target_info=False, scope_info_enabled=False, registry=registry)
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        # What the SDK asks every reader to implement.
+        told = None if metrics_data is None else self._departed.without(metrics_data)
+        super()._receive_metrics(told, timeout_millis, **kwargs)
+
+
 class Metrics:
     """The meter provider of the process with a registry of its own: several can stand side by side in one process."""
 
@@ -40,16 +55,15 @@ class Metrics:
 
     def __init__(self, about: Resource, *, otlp_endpoint: str | None = None) -> None:
         self._registry = CollectorRegistry()
-        readers: list[MetricReader] = [
-            PrometheusMetricReader(disable_target_info=False, scope_info_enabled=False, registry=self._registry)
-        ]
+        self._departed = Departed()
+        readers: list[MetricReader] = [_PageReader(self._registry, self._departed)]
         if otlp_endpoint is not None:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
             exporter = OTLPMetricExporter(endpoint=f"{otlp_endpoint.rstrip('/')}/v1/metrics", timeout=_EXPORT_DEADLINE)
             readers.append(
                 PeriodicExportingMetricReader(
-                    exporter,
+                    WithoutDeparted(exporter, self._departed),
                     export_interval_millis=_EXPORT_EVERY,
                     export_timeout_millis=_EXPORT_DEADLINE * 1000,
                 )
@@ -64,6 +78,14 @@ class Metrics:
     def plugin_meter(self, name: str) -> Meter:
         """The meter of a plugin."""
         return self._provider.get_meter(f"outboxd.plugin.{name}")
+
+    def forget(self, pipeline: str) -> None:
+        """Show the series of this pipeline no more: it is gone."""
+        self._departed.add(pipeline)
+
+    def remember(self, pipeline: str) -> None:
+        """Show them again: it is there."""
+        self._departed.discard(pipeline)
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""

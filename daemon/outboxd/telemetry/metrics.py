@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outboxd.telemetry.configuration import ConfigurationInstruments
 from outboxd.telemetry.consumer import ConsumerInstruments
 from outboxd.telemetry.letters import LetterInstruments
 from outboxd.telemetry.pipelines import PipelineInstruments
@@ -19,7 +20,7 @@ __all__ = ["Instruments"]
 class Instruments:
     """The instruments of one process."""
 
-    __slots__ = ("consumer", "letters", "pipelines", "plugins", "relay")
+    __slots__ = ("configuration", "consumer", "letters", "pipelines", "plugins", "relay")
 
     def __init__(self, meter: Meter) -> None:
         self.relay = RelayInstruments(meter)
@@ -27,3 +28,4 @@ class Instruments:
         self.letters = LetterInstruments(meter)
         self.pipelines = PipelineInstruments(meter)
         self.plugins = PluginInstruments(meter)
+        self.configuration = ConfigurationInstruments(meter)

@@ -18,6 +18,8 @@ _IN_TEXT: Final = re.compile(
     re.IGNORECASE,
 )
 _SHORTEST: Final = 4
+_MOST: Final = 1000
+"""Secrets that are remembered: those of now, and of rotated ones the latest."""
 _WORDS: Final = frozenset({"kafka", "outboxd", "password", "postgres", "postgresql"})
 
 
@@ -34,10 +36,16 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: tuple[str, ...] = ()
+        self._known: re.Pattern[str] | None = None
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Mask these from now on, too. Older ones stay: what was made with them may still speak."""
+        new = sorted({each for each in secrets if len(each) >= _SHORTEST and each not in _WORDS})
+        self._secrets = (*new, *(each for each in self._secrets if each not in new))[:_MOST]
         # The longest first: a secret may contain another.
-        known = sorted(
-            {each for each in secrets if len(each) >= _SHORTEST and each not in _WORDS}, key=len, reverse=True
-        )
+        known = sorted(self._secrets, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def text(self, text: str) -> str:

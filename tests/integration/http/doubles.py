@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
+from outboxd.config import Configuration, ConfigurationOrigin
+from outboxd.config.process_settings import DaemonSettings, HttpSettings
 from outboxd.errors import DatabaseUnreachable, LetterUnknown, MoveRefused
 from outboxd.ports import LetterFilter, LetterPage, LetterStore, LetterView, ReplayJob
 from outboxd.records import Headers, Letter, LetterStatus, Stage, TimestampType
+from outboxd.runtime.changes import Changes, changes
 from outboxd.runtime.control import Control, PluginInfo
 from outboxd.runtime.letter_desk import LetterDesk
+from outboxd.runtime.reload import Reloader
 from outboxd.telemetry.exporters import Metrics, resource
 from outboxd.telemetry.metrics import Instruments
+from outboxd.telemetry.settings import TelemetrySettings
 from tests.unit.runtime.doubles import World
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -117,6 +122,15 @@ class MemoryHome:
         )
 
 
+_CONFIGURATION = Configuration(
+    daemon=DaemonSettings(), http=HttpSettings(), telemetry=TelemetrySettings(), connections={}, pipelines={}
+)
+
+
+async def _nothing_changes(_configuration: Configuration) -> Changes:
+    return changes(_CONFIGURATION, _CONFIGURATION, used=lambda _: frozenset())
+
+
 @dataclass
 class Daemon:
     """A control with everything that a test may turn."""
@@ -125,8 +139,16 @@ class Daemon:
     shop: MemoryHome = field(default_factory=MemoryHome)
     bank: MemoryHome = field(default_factory=MemoryHome)
     is_draining: bool = False
+    origin: ConfigurationOrigin | None = None
 
     def __post_init__(self) -> None:
+        self.reloader = Reloader(
+            _CONFIGURATION,
+            origin=self.origin,
+            apply=_nothing_changes,
+            clock=self.world.clock,
+            telemetry=self.world.telemetry,
+        )
         metrics = Metrics(resource("shop", "shop-1"))
         Instruments(metrics.meter).pipelines.register("orders", "consumer")
         homes: dict[str, LetterStore] = {"shop-db": self.shop, "bank-db": self.bank}  # type: ignore[dict-item]  # a desk asks no more
@@ -143,5 +165,6 @@ class Daemon:
             metrics_content_type=metrics.content_type,
             plugins=lambda: [PluginInfo(kind="handler", name="python", distribution="outboxd", version="0.1.0")],
             configuration=lambda: {"connections": {"shop-db": {"dsn": "${env:SHOP_DSN}"}}},
+            reloader=self.reloader,
             is_draining=lambda: self.is_draining,
         )

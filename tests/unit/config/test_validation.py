@@ -86,7 +86,6 @@ def test_a_relays_key_whose_feature_comes_later_is_refused(key: str, problems_of
 @pytest.mark.parametrize(
     "text",
     [
-        "daemon: {reload: watch}",
         "http: {tokens_file: /x}",
         consumer(rest="errors: {rules: [{when: {http_status: 429}, then: pause}]}"),
         CONNECTIONS

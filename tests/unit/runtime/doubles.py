@@ -13,6 +13,7 @@ from outboxd.lifecycle import PipelineState
 from outboxd.pipeline.run import Health, PipelineRun
 from outboxd.ports import Target
 from outboxd.runtime.actor import PipelineActor, Timing
+from outboxd.runtime.claims import Claims
 from outboxd.runtime.supervisor import Supervisor
 from outboxd.telemetry.emitter import Event, Telemetry
 from outboxd.telemetry.metrics import Instruments
@@ -127,21 +128,31 @@ class World:
         self.clock = FakeClock()
         self.telemetry = Recorder()
         self.moves: list[tuple[str, PipelineState]] = []
-        self.factories = {name: Factory() for name in self.names}
-        actors = [
-            PipelineActor(
-                name=name,
-                kind="consumer",
-                build=factory,
-                clock=self.clock,
-                telemetry=self.telemetry,
-                timing=self.timing,
-                observer=lambda pipeline, _before, after: self.moves.append((pipeline, after)),
-            )
-            for name, factory in self.factories.items()
-        ]
+        self.factories: dict[str, Factory] = {}
+        self.claims = Claims()
+        self.gone: list[tuple[str, bool]] = []
         self.supervisor = Supervisor(
-            actors, targets=self.targets, is_shared=self.is_shared, clock=self.clock, telemetry=self.telemetry
+            [self.actor(name) for name in self.names],
+            targets=self.targets,
+            is_shared=self.is_shared,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            on_gone=lambda name, is_clean: self.gone.append((name, is_clean)),
+        )
+
+    def actor(self, name: str, *wanted: str) -> PipelineActor:
+        """An actor with a factory of its own, which claims its name and what else is ``wanted``."""
+        factory = self.factories[name] = Factory()
+        return PipelineActor(
+            name=name,
+            kind="consumer",
+            build=factory,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            timing=self.timing,
+            observer=lambda pipeline, _before, after: self.moves.append((pipeline, after)),
+            claims=self.claims,
+            wanted=frozenset({f"pipeline {name}", *wanted}),
         )
 
     async def open(self) -> None:

@@ -15,7 +15,7 @@ from outboxd.runtime.backoff import restart_delay
 from outboxd.telemetry.audit import TargetChanged
 from outboxd.telemetry.pipelines import PipelineFailed, TargetsUnread
 from outboxd.testing.fakes.clock import virtual_time
-from tests.unit.runtime.doubles import ScriptedRun, World
+from tests.unit.runtime.doubles import Factory, ScriptedRun, World
 
 S = PipelineState
 
@@ -317,3 +317,140 @@ async def test_a_dead_actor_or_supervisor_makes_the_process_not_alive() -> None:
 
 def _never_drains(run: ScriptedRun) -> None:
     run.ends_when_stopped = False
+
+
+@virtual_time
+async def test_a_removed_pipeline_drains_and_is_then_unknown_while_the_others_run_on() -> None:
+    world = World(names=("orders", "payments"))
+    await world.open()
+    world.factories["orders"].runs[-1].ends_when_stopped = False
+    world.supervisor.remove("orders")
+    await asyncio.sleep(1)
+    status = world.supervisor.status("orders")
+    assert (status.state, status.reason) == (S.DRAINING, "removed")
+    with pytest.raises(StateConflict):
+        world.supervisor.restart("orders", actor="ann")
+    with pytest.raises(StateConflict):
+        await world.supervisor.set_target("orders", TargetState.PAUSED, actor="ann")
+    world.factories["orders"].runs[-1].ending.set_result(None)
+    await asyncio.sleep(1)
+    with pytest.raises(PipelineUnknown):
+        world.supervisor.status("orders")
+    assert world.gone == [("orders", True)]
+    assert len(world.factories["payments"].runs) == 1
+    assert world.state("payments") is S.RUNNING
+    assert world.is_alive()
+    assert await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_a_pipeline_that_comes_back_while_it_drains_starts_when_that_is_over() -> None:
+    world = World()
+    await world.open()
+    first = world.last()
+    first.ends_when_stopped = False
+    world.supervisor.remove("orders")
+    await asyncio.sleep(1)
+    world.supervisor.add(world.actor("orders"))
+    await asyncio.sleep(5)
+    assert world.factories["orders"].runs == []
+    assert world.supervisor.status("orders").reason == "waits_for_pipeline"
+    first.ending.set_result(None)
+    await asyncio.sleep(1)
+    assert world.state() is S.RUNNING
+    assert world.gone == []
+    assert await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_a_renamed_pipeline_waits_for_the_group_even_behind_a_run_that_will_not_end() -> None:
+    world = World(names=(), timing=Timing(drain=5, cancel=1))
+    await world.open()
+    world.supervisor.add(world.actor("before", "group shop of main"))
+    await asyncio.sleep(1)
+    stuck = world.last("before")
+    stuck.ends_when_stopped, stuck.ignores_cancellation = False, True
+    world.supervisor.remove("before")
+    world.supervisor.add(world.actor("after", "group shop of main"))
+    await asyncio.sleep(60)
+    assert world.gone == [("before", False)]
+    assert world.supervisor.status("after").message == "pipeline 'before' has not ended yet"
+    stuck.ending.set_result(None)
+    await asyncio.sleep(1)
+    assert world.state("after") is S.RUNNING
+    await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_a_pipeline_that_is_added_keeps_the_target_of_its_name() -> None:
+    world = World(names=("orders",))
+    world.targets.stored["payments"] = Target(state=TargetState.PAUSED, actor="ann", at=world.clock.now())
+    await world.open()
+    world.supervisor.add(world.actor("payments"))
+    world.supervisor.add(world.actor("refunds"))
+    await asyncio.sleep(0.5)
+    assert (world.state("payments"), world.state("refunds")) == (S.PAUSED, S.RUNNING)
+    await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_another_configuration_restarts_what_runs_and_leaves_paused_what_is_paused() -> None:
+    world = World(names=("orders", "payments", "refunds"))
+    world.targets.stored["payments"] = Target(state=TargetState.PAUSED, actor="ann", at=world.clock.now())
+    await world.open()
+    assert world.is_settled()
+    later = {name: Factory() for name in world.names}
+    for name in world.names:
+        actor = world.supervisor.present(name)
+        assert actor is not None
+        actor.reconfigure(later[name], frozenset({name}), restarts=name != "refunds")
+    assert world.is_settled(), "a restart unreadies nobody"
+    await asyncio.sleep(1)
+    assert world.factories["orders"].runs[0].has_ended
+    assert [len(later[name].runs) for name in world.names] == [1, 0, 0]
+    assert (world.state("orders"), world.state("payments"), world.state("refunds")) == (S.RUNNING, S.PAUSED, S.RUNNING)
+    await world.supervisor.set_target("payments", TargetState.STARTED, actor="ann")
+    world.supervisor.restart("refunds", actor="ann")
+    await asyncio.sleep(1)
+    assert [len(later[name].runs) for name in world.names] == [1, 1, 1]
+    await world.supervisor.close(30)
+
+
+@pytest.mark.parametrize("frees", [True, False])
+@virtual_time
+async def test_a_pipeline_that_waits_for_a_person_goes_on_when_its_own_settings_were_changed(frees: bool) -> None:
+    world = World()
+    world.factories["orders"].broken = PipelineStopped("somebody must look")
+    await world.open()
+    assert world.supervisor.status("orders").detail["waits_for"] == "a person"
+    later, actor = Factory(), world.supervisor.present("orders")
+    assert actor is not None
+    actor.reconfigure(later, frozenset(), restarts=True, frees=frees)
+    await asyncio.sleep(1)
+    assert world.state() is (S.RUNNING if frees else S.FAILED)
+    await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_a_pipeline_that_failed_is_tried_again_at_once_with_another_configuration() -> None:
+    world = World()
+    world.factories["orders"].broken = RuntimeError("no such topic")
+    await world.open()
+    await asyncio.sleep(30)
+    later, actor = Factory(), world.supervisor.present("orders")
+    assert actor is not None
+    actor.reconfigure(later, frozenset(), restarts=True)
+    await asyncio.sleep(0.1)
+    assert world.state() is S.RUNNING
+    await world.supervisor.close(30)
+
+
+@virtual_time
+async def test_a_removed_pipeline_that_still_drains_is_part_of_the_daemons_end() -> None:
+    world = World(names=("orders", "payments"), timing=Timing(drain=10, cancel=1))
+    await world.open()
+    world.last("orders").ends_when_stopped = False
+    world.supervisor.remove("orders")
+    await asyncio.sleep(1)
+    assert not await world.supervisor.close(30)
+    assert world.gone == []

@@ -16,6 +16,7 @@ __all__ = ["register"]
 Pipeline = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept with the target and shown in the status.")]
 
+_SHOWN_PROBLEMS = 5
 _VERBS = {
     "pause": "Drain a pipeline and keep everything; `resume` goes on.",
     "resume": "Start a pipeline that is paused, stopped, or failed and waiting for a person.",
@@ -33,7 +34,17 @@ def register(app: typer.Typer) -> None:
 
 def _status(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Show every pipeline of a running daemon."""
-    finish("status", lambda: DaemonClient(url).get("v1", "pipelines")["items"], as_json=as_json, show=_show_statuses)
+    answer: dict[str, Any] = {}
+
+    def body() -> Any:
+        answer.update(DaemonClient(url).get("v1", "pipelines"))
+        return answer["items"]
+
+    def show(statuses: list[Mapping[str, Any]]) -> None:
+        _show_statuses(statuses)
+        _show_reload(answer["reload"])
+
+    finish("status", body, as_json=as_json, show=show)
 
 
 def _change(verb: str) -> Callable[..., None]:
@@ -80,6 +91,21 @@ def _show_statuses(statuses: list[Mapping[str, Any]]) -> None:
         hint = _hint(each)
         if hint is not None:
             print_hint(hint)
+
+
+def _show_reload(reload: Mapping[str, Any]) -> None:
+    """Only when the files say something else than what is in force."""
+    problems = reload["problems"]
+    if not reload["is_successful"]:
+        print(f"\nthe configuration was changed {ago(reload['read_at'])} and is wrong; the one before is in force:")
+        for each in problems[:_SHOWN_PROBLEMS]:
+            print(
+                f"  {each['file']}:{each['line']}:{each['column']}  {each['code']}  {each['message']}  {each['suggestion']}"
+            )
+        if len(problems) > _SHOWN_PROBLEMS:
+            print(f"  and {len(problems) - _SHOWN_PROBLEMS} more: outboxd check -c PATH")
+    if reload["needs_restart"]:
+        print_hint(f"changed, and counting from the next start on: {', '.join(reload['needs_restart'])}")
 
 
 def _reason(status: Mapping[str, Any]) -> str:

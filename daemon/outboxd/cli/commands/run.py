@@ -38,12 +38,12 @@ def _run(config: ConfigPaths = None, more: MorePaths = None, as_json: JsonFlag =
 
 
 def _serve(paths: Sequence[str]) -> int:
+    from outboxd.config import ConfigurationOrigin
     from outboxd.http.server import PortUnavailable, servers
     from outboxd.registry import build_registry
     from outboxd.runtime.app import App
     from outboxd.runtime.exit import end_stuck_process
     from outboxd.runtime.loop import run
-    from outboxd.runtime.secrets import secrets_of
     from outboxd.telemetry.logs import configure_logs, set_redactor
     from outboxd.telemetry.redaction import Redactor
 
@@ -54,8 +54,15 @@ def _serve(paths: Sequence[str]) -> int:
     configuration = load_configuration(paths, registry=registry)
     logs = configuration.telemetry.logs
     configure_logs(format=logs.format, level=logs.level)
-    set_redactor(Redactor(secrets_of(configuration)))
-    app = App(configuration, registry=registry, surfaces=servers(configuration.http))
+    redactor = Redactor()
+    set_redactor(redactor)
+    app = App(
+        configuration,
+        registry=registry,
+        surfaces=servers(configuration.http),
+        origin=ConfigurationOrigin(paths, environ=os.environ, registry=registry),
+        redactor=redactor,
+    )
     try:
         code = run(app.run())
     except PortUnavailable as error:
