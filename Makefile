@@ -44,6 +44,7 @@ lint: setup  ## ruff, mypy --strict, import-linter
 docs: setup  ## the generated pages, and the documentation as a site in site/
 	$(BIN)/outboxd schema --output configs/schema.json
 	$(BIN)/outboxd schema --page --output docs/configuration.md
+	$(BIN)/python -m helm.reference
 	$(BIN)/pip install --quiet --require-hashes -r requirements/docs.txt
 	$(BIN)/mkdocs build --quiet
 
