@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import kubernetes_validate
 import pytest
 
@@ -118,6 +119,12 @@ def test_selectors_find_the_daemons_pods_and_no_others(example: Path) -> None:
         if each["kind"] in {"ServiceMonitor", "PodMonitor"}:
             of_what = only(found, "Service")["metadata"]["labels"] if each["kind"] == "ServiceMonitor" else labels
             assert each["spec"]["selector"]["matchLabels"].items() <= of_what.items()
+
+
+def test_helm_itself_has_nothing_to_say() -> None:
+    for example in EXAMPLES:
+        found = helm_python.lint(CHART, values_of(example.read_text("utf-8")), strict=True, namespace=NAMESPACE)
+        assert [each for each in found["messages"] if "icon is recommended" not in str(each)] == [], example.name
 
 
 # -- safe

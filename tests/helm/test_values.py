@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
 from helm.reference import README, SCHEMA, described, readme, schema
 from outboxd.config import load
 from outboxd.registry import build_registry
+from tests.contract.test_configs import blocks
 from tests.helm.render import CHART, RenderFailed, objects, only, pipelines_file, rendered, values_of
-from tests.helm.test_manifests import EXAMPLES, by_example, given, merged
+from tests.helm.test_manifests import EXAMPLES, FOREIGN, VERSIONS, by_example, given, merged
 
 RENAMED = YAML(typ="safe").load((CHART / "files" / "renamed.yaml").read_text("utf-8"))
 
@@ -166,6 +168,15 @@ def test_a_later_file_changes_one_key_and_removes_a_pipeline() -> None:
     assert set(found["pipelines"]) == {"orders"}
     assert found["pipelines"]["orders"]["consume"]["concurrency"] == 3
     assert found["pipelines"]["orders"]["handler"] == {"type": "log"}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=where) for where, kind, text in blocks() if kind == "values"])
+def test_every_block_of_values_in_the_documentation_is_rendered(text: str) -> None:
+    found = objects(merged(given(), values_of(text)))
+    assert found
+    for each in found:
+        if each["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
 
 
 @pytest.mark.parametrize(
