@@ -58,13 +58,10 @@ class Footprint:
         self._seen[_Place("file", os.path.abspath(path))] = _state(path)  # noqa: PTH100
 
     def note_folder(self, folder: Path) -> None:
-        """Remember which `*.yaml` a folder has, and what each holds."""
-        files = yaml_files(folder)
-        names = _digest("\0".join(file.name for file in files).encode("utf-8", "surrogateescape"))
+        """Remember which `*.yaml` a folder has; what each holds is remembered when it is read."""
+        names = _digest("\0".join(file.name for file in yaml_files(folder)).encode("utf-8", "surrogateescape"))
         place = _Place("folder", os.path.abspath(folder))  # noqa: PTH100
         self._seen[place] = names if folder.is_dir() else _state(folder)
-        for file in files:
-            self.note(file)
 
     def note_tree(self, folder: Path) -> None:
         """Remember every file below a folder; of a very large one the first thousand."""

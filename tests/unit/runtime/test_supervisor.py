@@ -328,6 +328,8 @@ async def test_a_removed_pipeline_drains_and_is_then_unknown_while_the_others_ru
     await asyncio.sleep(1)
     status = world.supervisor.status("orders")
     assert (status.state, status.reason) == (S.DRAINING, "removed")
+    assert world.supervisor.present("orders") is None
+    assert world.supervisor.present("payments") is not None
     with pytest.raises(StateConflict):
         world.supervisor.restart("orders", actor="ann")
     with pytest.raises(StateConflict):
@@ -404,13 +406,16 @@ async def test_another_configuration_restarts_what_runs_and_leaves_paused_what_i
         actor = world.supervisor.present(name)
         assert actor is not None
         actor.reconfigure(later[name], frozenset({name}), restarts=name != "refunds")
-    assert world.is_settled(), "a restart unreadies nobody"
     await asyncio.sleep(1)
     assert world.factories["orders"].runs[0].has_ended
     assert [len(later[name].runs) for name in world.names] == [1, 0, 0]
     assert (world.state("orders"), world.state("payments"), world.state("refunds")) == (S.RUNNING, S.PAUSED, S.RUNNING)
-    await world.supervisor.set_target("payments", TargetState.STARTED, actor="ann")
+    later["refunds"].prepare = lambda run: setattr(run, "now", Health(is_ready=False))
     world.supervisor.restart("refunds", actor="ann")
+    await asyncio.sleep(1)
+    assert world.state("refunds") is S.STARTING
+    assert world.is_settled(), "a restart unreadies nobody"
+    await world.supervisor.set_target("payments", TargetState.STARTED, actor="ann")
     await asyncio.sleep(1)
     assert [len(later[name].runs) for name in world.names] == [1, 1, 1]
     await world.supervisor.close(30)
