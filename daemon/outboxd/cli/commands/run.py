@@ -42,6 +42,7 @@ def _serve(paths: Sequence[str]) -> int:
     from outboxd.http.server import PortUnavailable, servers
     from outboxd.registry import build_registry
     from outboxd.runtime.app import App
+    from outboxd.runtime.collector import relax_collector
     from outboxd.runtime.exit import end_stuck_process
     from outboxd.runtime.loop import run
     from outboxd.telemetry.logs import configure_logs, set_redactor
@@ -63,6 +64,7 @@ def _serve(paths: Sequence[str]) -> int:
         origin=ConfigurationOrigin(paths, environ=os.environ, registry=registry),
         redactor=redactor,
     )
+    relax_collector()
     try:
         code = run(app.run())
     except PortUnavailable as error:
