@@ -54,6 +54,17 @@ MISTAKES = (
         ],
     ),
     Mistake(
+        "an action does not wait for the statement of the row before it",
+        "relay",
+        [
+            Edit(
+                "pipeline/relay/actions.py",
+                "            if committed is not None and context.plans.is_mixed(row.topic):\n",
+                "            if committed is not None and not context.plans.is_mixed(row.topic):\n",
+            )
+        ],
+    ),
+    Mistake(
         "an offset is committed past a gap",
         "consumer",
         [

@@ -236,8 +236,21 @@ class RelayStory(Story):
         if not self.is_over and self.chance.random() < self.refusals:
             raise RuntimeError("the service says no")
         if index not in self.done[published.row_id]:
+            self._follows(published, index)
             self.first_done.append((published.row_id, index))
         self.done[published.row_id].append(index)
+
+    def _follows(self, published: Published, index: int) -> None:
+        """Invariant 3 for actions, at the moment of the action: what came before it on this key is through with its own."""
+        if published.key is None:
+            return
+        mine = (published.topic, published.key)
+        for row_id in self.outbox.unmarked:
+            if row_id < published.row_id and self.written[row_id][:2] == mine:
+                if published.topic == _MIXED:
+                    self._break(Violation(3, f"row {published.row_id}: an action before the statement of row {row_id}"))
+                elif 1 not in self.done[row_id]:
+                    self._break(Violation(3, f"row {published.row_id}: an action before those of row {row_id}"))
 
     def _refuses(self, statement: Statement) -> bool:
         return not self.is_over and self.chance.random() < self.refusals / 2
