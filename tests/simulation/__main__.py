@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--digests", action="store_true", help="print each seed's digest: two runs must agree")
     options = parser.parse_args(arguments)
     if options.seed is not None:
-        outcome = run_seed(options.seed, options.story)
+        outcome = run_seed(options.seed, options.story, is_told=True)
         _show(outcome, lines=sys.maxsize)
         return outcome.failure is not None
     began, failures, count = time.monotonic(), 0, 0
@@ -70,7 +70,15 @@ def _show(outcome: Outcome, lines: int) -> None:
 
 def _range(text: str) -> range:
     first, _, last = text.rpartition(":")
-    return range(int(first or 0), int(last))
+    try:
+        seeds = range(int(first or 0), int(last))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor FIRST:LAST") from None
+    if not seeds:
+        raise argparse.ArgumentTypeError(
+            f"{text} are no seeds: name at least one, or FIRST:LAST with LAST behind FIRST"
+        )
+    return seeds
 
 
 if __name__ == "__main__":

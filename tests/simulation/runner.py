@@ -22,7 +22,7 @@ _WALL_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a seed. ``failure`` is None for a clean run; ``schedule`` is what happened, in words."""
+    """What became of a seed. ``failure`` is None for a clean run; ``schedule`` is what happened, in words, if it is told."""
 
     seed: int
     story: str
@@ -43,8 +43,8 @@ def story_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def run_seed(seed: int, story: str | None = None) -> Outcome:
-    """Tell the seed's story. Never raises for what the story finds."""
+def run_seed(seed: int, story: str | None = None, *, is_told: bool = False) -> Outcome:
+    """Play the seed's story. Never raises for what the story finds. ``is_told``: give the schedule of a clean run, too."""
     name = story or story_of(seed)
     told: list[Story] = []
 
@@ -79,7 +79,7 @@ def run_seed(seed: int, story: str | None = None) -> Outcome:
         digest=0 if journal is None else journal.digest,
         failure=failure,
         trace=trace,
-        schedule=tuple(journal.lines) if journal is not None and failure is not None else (),
+        schedule=tuple(journal.lines) if journal is not None and (is_told or failure is not None) else (),
     )
 
 

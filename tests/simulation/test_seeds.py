@@ -30,6 +30,19 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("seeds", ["0", "-5", "10:5", "5:", "many"])
+def test_what_names_no_seeds_is_refused(seeds: str) -> None:
+    finished = _simulate(f"--seeds={seeds}")
+    assert finished.returncode == 2
+    assert "seeds" in finished.stderr.splitlines()[-1]
+
+
+def test_a_clean_seed_tells_its_schedule_when_it_is_asked_for() -> None:
+    finished = _simulate("--seed", "278", "--story", "consumer")
+    assert finished.returncode == 0
+    assert "all trouble ends" in finished.stdout
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_a_planted_mistake_is_found(mistake: Mistake) -> None:
     found = find(mistake, seeds=1000)
