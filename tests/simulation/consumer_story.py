@@ -39,6 +39,8 @@ __all__ = ["ConsumerStory"]
 _TOPIC, _DLQ, _GROUP = "orders", "orders.dlq", "shop"
 _HOME, _TOPICS, _SPOOL = "home", "topics", "spool"
 _ATTEMPTS: Final = 3
+_LITTLE: Final = 1_200
+"""Bytes of a record that a dead-letter topic takes in some runs."""
 
 At = tuple[int, int]
 """Partition and offset."""
@@ -142,6 +144,8 @@ class ConsumerStory(Story):
             self.network("broker", deadline=30.0),
             {_TOPIC: self.partitions, _DLQ: chance.choice([1, 2])},
         )
+        if chance.random() < 0.3:
+            self.cluster.create_topic(_DLQ, chance.choice([1, 2]), max_message_bytes=_LITTLE)
         self.cluster.coordinator.commits = _WatchedCommits(self)
         self.service = self.network("service", deadline=chance.choice([1.0, 5.0]))
         self.weather.in_order = frozenset({"commit"})
@@ -160,6 +164,8 @@ class ConsumerStory(Story):
         ]
         self.poison: set[At] = set()
         self.corrected: set[At] = set()
+        self.refused: defaultdict[At, int] = defaultdict(int)
+        """How often the handler said of a record that it is poison."""
         self.flaky: dict[At, int] = {}
         self.hanging: set[At] = set()
         self.failed_times: defaultdict[At, int] = defaultdict(int)
@@ -388,6 +394,7 @@ class ConsumerStory(Story):
             words = f"{at} is at attempt {record.attempt} and failed {self.failed_times[at]} times outside of outages"
             self._break(Violation(5, words))
         if at in self.poison and at not in self.corrected:
+            self.refused[at] += 1
             raise Poisonous("poison")
         if self.flaky.get(at, 0) > 0:
             self.flaky[at] -= 1
@@ -496,6 +503,8 @@ class ConsumerStory(Story):
             at = (letter.partition, letter.offset)
             if status is LetterStatus.RESOLVED and at not in self.handled:
                 raise Violation(9, f"letter of {at} is RESOLVED and was never handled")
+            if status is LetterStatus.FAILED and self.refused[at] < 2:
+                raise Violation(9, f"letter of {at} is FAILED, and the handler did not refuse it again")
             if status is LetterStatus.PROCESSING:
                 raise Violation(9, f"letter of {at} is PROCESSING and nobody works on it")
 

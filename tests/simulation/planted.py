@@ -131,6 +131,28 @@ MISTAKES = (
             )
         ],
     ),
+    Mistake(
+        "a letter that a sink refused counts as stored",
+        "consumer",
+        [
+            Edit(
+                "pipeline/letters/delivery.py",
+                "            if isinstance(answer, Stored):\n",
+                "            if isinstance(answer, Stored | Refused):\n",
+            )
+        ],
+    ),
+    Mistake(
+        "a replay that an outage ended counts as failed",
+        "consumer",
+        [
+            Edit(
+                "pipeline/letters/replay.py",
+                "        except (ReplayPostponed, AssignmentLost):\n            raise\n        except Exception as error",
+                "        except Exception as error",
+            )
+        ],
+    ),
 )
 
 
