@@ -30,7 +30,7 @@ simulate: setup  ## whole pipelines under seeded faults: SEEDS=5000 (or FIRST:LA
 chaos: setup  ## everything is killed, frozen and cut off for minutes, on real servers: CHAOS_SEEDS=1,2
 	$(BIN)/pytest tests/chaos --verbose --chaos=long --chaos-seeds=$(CHAOS_SEEDS)
 
-bench: .venv-bench/installed  ## rates, latency and CPU beside the peers, in some minutes; FULL=1 (about an hour) writes docs/performance.md too
+bench: .venv-bench/installed  ## rates, latency and CPU beside the peers, in some minutes; FULL=1 (about half an hour) writes docs/performance.md too
 	$(BENCH) relay $(if $(FULL),--output bench/results/relay.json,--short)
 	$(BENCH) consumer $(if $(FULL),--output bench/results/consumer.json,--short)
 	$(if $(FULL),$(BENCH) table bench/results/*.json --write docs/performance.md)

@@ -48,9 +48,9 @@ def _measure(chosen: argparse.Namespace) -> None:
     measure = {"relay": measure_relays, "consumer": measure_consumers}[chosen.command]
     rows = (SHORT_ROWS if chosen.short else FULL_ROWS)[chosen.command]
     options = Options(
-        rows=chosen.rows or rows,
-        repeats=chosen.repeats or (2 if chosen.short else 5),
-        seconds=chosen.seconds or (10 if chosen.short else 30),
+        rows=rows if chosen.rows is None else chosen.rows,
+        repeats=chosen.repeats if chosen.repeats is not None else (2 if chosen.short else 5),
+        seconds=chosen.seconds if chosen.seconds is not None else (10 if chosen.short else 30),
         only=tuple(name for name in chosen.only.split(",") if name),
     )
     results = _run(lambda: measure(options))
@@ -69,6 +69,20 @@ def _run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         raise SystemExit(130) from None
 
 
+def _positive(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return number
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -77,18 +91,18 @@ def _parser() -> argparse.ArgumentParser:
         ("consumer", "read a topic, beside FastStream, raw aiokafka and a Connect sink"),
     ):
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("--rows", type=int, help="rows or records of one measurement")
-        command.add_argument("--repeats", type=int, help="how often everybody has a turn")
-        command.add_argument("--seconds", type=int, help="how long one latency run takes")
+        command.add_argument("--rows", type=_positive, help="rows or records of one measurement")
+        command.add_argument("--repeats", type=_positive, help="how often everybody has a turn")
+        command.add_argument("--seconds", type=_positive, help="how long one latency run takes")
         command.add_argument("--only", default="", help="contenders, with commas; default: all")
         command.add_argument("--short", action="store_true", help="fewer rows and repeats: some minutes")
         command.add_argument("--output", type=Path, help="write every measurement to this JSON file")
     profiling = commands.add_parser("profile", help="where the daemon's CPU goes, for each row")
     profiling.add_argument("what", choices=["relay", "consumer"])
-    profiling.add_argument("--rows", type=int, default=600_000)
+    profiling.add_argument("--rows", type=_positive, default=600_000)
     profiling.add_argument("--python-only", action="store_true", help="do not look into compiled code")
     table = commands.add_parser("table", help="the Markdown tables of result files")
-    table.add_argument("files", nargs="+", type=Path)
+    table.add_argument("files", nargs="+", type=_existing)
     table.add_argument("--write", type=Path, help="put them between their markers in this page")
     return parser
 
